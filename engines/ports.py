@@ -1,0 +1,66 @@
+"""What an Engine needs of the floor above, and the messages between them.
+
+The SousChef (upper floor) implements `report`; `EngineShard` implements `grant_many` and
+`poke_many` for it. All are level-triggered and idempotent: each message says how things stand,
+not what changed, and carries what is needed to refuse a stale one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SOUSCHEF_KIND = "SousChef"
+ENGINE_KIND = "Engine"
+ENGINE_SHARD_KIND = "EngineShard"
+
+SlotState = Literal["queued", "running", "waiting", "paused", "ended"]
+"""What the SousChef must know: wants a slot | holds one | parked | paused | gone."""
+
+
+class StatusReport(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How an instance stands. Sent after the commit that made it so, until confirmed.
+
+    Attributes:
+        key: the Engine's key, `account/workflow uuid/instance id`.
+        run_id: the run.
+        seq: grows with every report of the run; a report with a smaller or equal one is stale.
+        state: see `SlotState`.
+        turn: number of the slot request; a grant must carry it. Grows with each request.
+        awakened: in `queued`, whether it has run before (it ranks before new ones).
+        since_ms: when it entered the state; the queue's order.
+        wake_ms: in `waiting`, when it means to wake; 0 if only an event can wake it.
+        status: the instance's public status, for counts (`complete`, `errored`, ...).
+        shard: the data shard the report comes from; grants and pokes go there.
+    """
+
+    key: str
+    run_id: str
+    seq: int
+    state: SlotState
+    turn: int
+    awakened: bool
+    since_ms: int
+    wake_ms: int
+    status: str
+    shard: str
+
+
+class Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Leave for an instance to run: one slot, for that run and turn, and no other."""
+
+    key: str
+    run_id: str
+    turn: int
+
+
+# SousChef.report(reports: list[StatusReport]) -> None
+#     Answers when all are durably noted. The sender repeats until then.
+# EngineShard.grant_many(souschef: str, epoch: int, grants: list[Grant]) -> list[bool]
+#     True: accepted (running, durable, or already was for that turn). False: refused (stale run
+#     or turn, finished, gone): the slot is free again.
+#     `epoch` is the SousChef's shard epoch; a smaller one than seen for `souschef` is refused.
+# EngineShard.poke_many(souschef: str, epoch: int, keys: list[str]) -> list[str]
+#     Makes each Engine look at its timers and report its state anew. Gives the keys that do not
+#     exist (any more).

@@ -1,0 +1,93 @@
+"""What SousChefs, the Gatekeeper and the Account say to each other."""
+
+from __future__ import annotations
+
+import msgspec
+
+ACCOUNT_KIND = "Account"
+GATEKEEPER_KIND = "Gatekeeper"
+
+
+class CycleRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A SousChef's one call per cycle.
+
+    Attributes:
+        souschef: its key, `account/workflow uuid/number`.
+        incarnation: the epoch of its shard; with `seq` it orders calls, stale ones change nothing.
+        seq: grows with each call of the incarnation.
+        awakened, fresh: how many instances wait for a slot, by kind.
+        oldest_awakened_ms, oldest_fresh_ms: since when the oldest of each waits; 0 if none.
+        holding: slots in use or granted and not yet refused.
+        lease_version: the version of the lease that it obeys: `holding` will not rise above
+            that lease's target.
+        target: the target of that lease.
+        leaving: nothing is queued or running; it gives its lease back and falls silent.
+    """
+
+    souschef: str
+    incarnation: int
+    seq: int
+    awakened: int
+    fresh: int
+    oldest_awakened_ms: int
+    oldest_fresh_ms: int
+    holding: int
+    lease_version: int
+    target: int
+    leaving: bool
+
+
+class CycleReply(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The lease: absolute, versioned.
+
+    Attributes:
+        lease_version: grows with each change; the holder drops older ones.
+        target: how many slots it may hold in all (headroom included).
+        period_ms: when to call next.
+    """
+
+    lease_version: int
+    target: int
+    period_ms: int
+
+
+class WorkflowRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A workflow of an account.
+
+    Attributes:
+        name, uuid: the uuid is new each time a name is taken anew.
+        class_name: the entry point's class or function name.
+        script_name: the app it came from.
+        version_id: id of the newest version.
+        code_hash: hash of that version's code.
+        created_ms, modified_ms: when made, when last deployed.
+        souschefs: how many SousChefs new instances are spread over.
+        generation: the account's generation at the last change of this record.
+    """
+
+    name: str
+    uuid: str
+    class_name: str
+    script_name: str
+    version_id: str
+    code_hash: str
+    created_ms: int
+    modified_ms: int
+    souschefs: int
+    generation: int
+
+
+class AccountSnapshot(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """All of an account that front ends cache. `workflows` is None if nothing is newer."""
+
+    generation: int
+    running_max: int
+    workflows: list[WorkflowRecord] | None
+
+
+# Gatekeeper.cycle(request: CycleRequest) -> CycleReply
+# Account.put_workflow(name, class_name, script_name, code_hash) -> WorkflowRecord
+# Account.get_workflow(name) -> WorkflowRecord            (WorkflowNotFound)
+# Account.snapshot(known_generation: int) -> AccountSnapshot
+# Account.set_limits(running_max: int) -> AccountSnapshot  (also told to the Gatekeeper, durably)
+# Account.set_souschefs(name: str, souschefs: int) -> WorkflowRecord

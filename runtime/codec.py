@@ -1,0 +1,154 @@
+"""Encodings: JSON for payloads (on disk and over HTTP), MessagePack between shards.
+
+A payload is encoded once, where it is made, and travels as bytes. What a step returns is always
+handed on as the *decoded* form of its recorded bytes, live and at replay alike, so that a value
+never changes its type by being replayed. Nothing here can run code from data.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from . import limits
+from .errors import InvalidPayload, PayloadTooLarge, UnencodableValue
+
+T = TypeVar("T")
+NULL = b"null"
+
+_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+
+
+def _model_or_refuse(value: Any) -> Any:
+    dump = getattr(type(value), "model_dump", None)  # pydantic, without importing it
+    if dump is not None:
+        return dump(value, mode="json")
+    raise NotImplementedError(type(value).__qualname__)
+
+
+def _model_or_fail(expected: type, value: Any) -> Any:
+    validate = getattr(expected, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    raise NotImplementedError(expected.__qualname__)
+
+
+_json_encoder = msgspec.json.Encoder(enc_hook=_model_or_refuse)
+_json_decoder = msgspec.json.Decoder()
+_wire_encoder = msgspec.msgpack.Encoder(enc_hook=_model_or_refuse)
+pack: Callable[[Any], bytes] = _wire_encoder.encode
+"""Any message-like value as MessagePack."""
+
+
+def encode_json(value: Any, what: str = "value") -> bytes:
+    """The value as JSON bytes.
+
+    Args:
+        value: JSON-like data, dataclasses, msgspec structs, pydantic models, datetimes, bytes,
+            UUIDs, decimals, enums, sets and tuples.
+        what: names the value in messages, for example "result of step 'charge-1'".
+
+    Raises:
+        UnencodableValue: the value, or a part of it, has no JSON form.
+        PayloadTooLarge: over `PAYLOAD_BYTES_MAX`.
+    """
+    try:
+        raw = _json_encoder.encode(value)
+    except NotImplementedError as error:
+        raise UnencodableValue(
+            f"{what} holds a {error}, which has no JSON form. Return data (dict, list, str, "
+            "number, dataclass, pydantic model, datetime, bytes), for example {'id': obj.id}.",
+            {"type": str(error)},
+        ) from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        name = type(value).__qualname__
+        raise UnencodableValue(
+            f"{what} ({name}) can't be written as JSON: {error}", {"type": name}
+        ) from None
+    if len(raw) > limits.PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"{what} takes {len(raw)} bytes as JSON; at most {limits.PAYLOAD_BYTES_MAX} fit."
+        )
+    if NULL in raw:
+        _refuse_nonfinite(value, what)
+    return raw
+
+
+def _refuse_nonfinite(value: Any, what: str) -> None:
+    """JSON has no NaN or infinity; the encoder would write null for them, silently."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                raise UnencodableValue(
+                    f"{what} holds the number {item}, which has no JSON form.", {"type": "float"}
+                )
+        elif isinstance(item, dict):
+            todo.extend(item.values())
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            todo.extend(item)
+        elif hasattr(item, "__dict__"):
+            todo.extend(vars(item).values())
+
+
+def decode_json(raw: bytes) -> Any:
+    """The value of JSON bytes that toque wrote itself."""
+    return _json_decoder.decode(raw)
+
+
+def decode_json_as(raw: bytes, expected: Any) -> Any:
+    """The value of JSON bytes as an annotated type (`Any` gives plain data)."""
+    return _decoder_for(expected).decode(raw)
+
+
+@lru_cache(maxsize=4096)
+def _decoder_for(expected: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(expected, dec_hook=_model_or_fail, strict=False)
+
+
+def json_depth(raw: bytes) -> int:
+    """How deep arrays and objects nest in (well-formed) JSON bytes."""
+    depth = deepest = 0
+    for token in _STRUCTURE.findall(raw):
+        if token in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif token in b"]}":
+            depth -= 1
+    return deepest
+
+
+def check_json(raw: bytes, what: str = "payload") -> bytes:
+    """JSON bytes from outside: refused unless well-formed, small and shallow enough.
+
+    Raises:
+        PayloadTooLarge, InvalidPayload
+    """
+    if len(raw) > limits.PAYLOAD_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"{what} has {len(raw)} bytes; at most {limits.PAYLOAD_BYTES_MAX} are taken."
+        )
+    opened = raw.count(b"[") + raw.count(b"{")
+    if opened > limits.JSON_DEPTH_MAX and json_depth(raw) > limits.JSON_DEPTH_MAX:
+        raise InvalidPayload(f"{what} nests deeper than {limits.JSON_DEPTH_MAX} levels.")
+    try:
+        _json_decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise InvalidPayload(f"{what} is not valid JSON: {error}") from None
+    return raw
+
+
+def unpack(raw: bytes | msgspec.Raw, expected: type[T] | Any = Any) -> T:
+    """The value of MessagePack bytes, checked against a type."""
+    return _unpacker_for(expected).decode(raw)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=4096)
+def _unpacker_for(expected: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(expected, dec_hook=_model_or_fail)

@@ -1,0 +1,75 @@
+"""Declared tables: what rows an entity class keeps in its shard.
+
+A row is a tuple in column order; its key is its first columns. The store writes rows by key
+(an upsert) and deletes by key, so a row that changes twice in one batch is written once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+SqlType = Literal["TEXT", "INTEGER", "BLOB", "REAL"]
+Row = tuple[Any, ...]
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Index:
+    """A secondary index. `where` makes it partial (a constant SQL condition)."""
+
+    name: str
+    columns: tuple[str, ...]
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a shard.
+
+    Attributes:
+        name: unique in the shard; a lower-case identifier.
+        columns: `(name, SQL type)`; a type that ends in `?` admits NULL.
+        key_size: how many of the first columns form the primary key.
+        indexes: secondary indexes.
+    """
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    key_size: int
+    indexes: tuple[Index, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not 0 < self.key_size <= len(self.columns):
+            raise ValueError(f"table {self.name}: key_size {self.key_size} is out of range")
+        for identifier in (self.name, *(name for name, _ in self.columns)):
+            if not identifier.isidentifier() or identifier != identifier.lower():
+                raise ValueError(f"table {self.name}: {identifier!r} is no lower-case identifier")
+
+    @cached_property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of the columns, in order."""
+        return tuple(name for name, _ in self.columns)
+
+    @cached_property
+    def key_columns(self) -> tuple[str, ...]:
+        """The names of the key's columns, in order."""
+        return self.column_names[: self.key_size]
+
+    def key_of(self, row: Row) -> Key:
+        """The key of a row."""
+        return row[: self.key_size]
+
+
+@dataclass(frozen=True)
+class Query:
+    """A named, read-only SQL query over committed rows, with `?` parameters.
+
+    Attributes:
+        name: for messages and statistics.
+        sql: constant text; values are only ever bound as parameters.
+    """
+
+    name: str
+    sql: str

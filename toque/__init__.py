@@ -1,0 +1,1 @@
+"""toque: durable workflows and their control plane, for Python on Ray."""
