@@ -1,7 +1,7 @@
 """Workflow instances: what authors write, the journal, replay, and the Engine entity.
 
 Read in this order: status (values and the transition table), workflow and step (what authors
-see), journal (records and how they are applied), loop (the deterministic event loop that runs
+see), views (what front ends see), journal (records and how they are applied), loop (the deterministic event loop that runs
 `run`), replay (delivery order and identity), engine (the entity), index (lists), ports (what
 the upper floors implement).
 
