@@ -1,7 +1,7 @@
 """What holds for every test: how coroutines run, and three guards.
 
 * `async def test_*` runs on a loop of its own (`asyncio.Runner`). A test, module or folder picks
-  another loop with `pytest.mark.loop(factory)` or a fixture named `loop_factory`. An exception
+  another loop with `pytest.mark.loop(factory=...)` or a fixture named `loop_factory`. An exception
   that nobody retrieved (a lost task, a failing callback) fails the test.
 * `ray.init` raises unless the test is marked `cluster`, so that no unit test starts a cluster by
   accident. Ray is not imported for that: the guard is put on when something imports it.
@@ -37,7 +37,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers of this file and put on the guard over Ray."""
-    config.addinivalue_line("markers", "loop(factory): the event loop that async tests run on")
+    config.addinivalue_line("markers", "loop(factory=...): the event loop that async tests run on")
     RayGuard.install()
 
 
@@ -61,7 +61,7 @@ def chosen_loop(item: pytest.Function) -> LoopFactory | None:
         factory: LoopFactory = item.funcargs["loop_factory"]
         return factory
     marker = item.get_closest_marker("loop")
-    return marker.args[0] if marker is not None else None
+    return marker.kwargs["factory"] if marker is not None else None
 
 
 def run_coroutine_test(

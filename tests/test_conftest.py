@@ -37,7 +37,7 @@ class OwnLoop(asyncio.SelectorEventLoop):
     """A loop that can be told from asyncio's default."""
 
 
-@pytest.mark.loop(OwnLoop)
+@pytest.mark.loop(factory=OwnLoop)
 async def test_a_marker_picks_the_loop() -> None:
     assert isinstance(asyncio.get_running_loop(), OwnLoop)
 
