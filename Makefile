@@ -1,0 +1,88 @@
+# toque: what people run. `make` alone lists it.
+#
+# Everything happens in .venv, which the first target makes (once; a stamp remembers). Another
+# interpreter: `make PYTHON=python3.12 run`. Python 3.11 or newer, pip and make are all it needs.
+
+SHELL  := /bin/bash
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	&& echo $$p && break; done)
+
+DOCS  ?= .
+DATA  ?= .toque/docs
+SEEDS ?= 200
+FIRST ?= 0
+ARGS  ?=
+
+export PYTHONDONTWRITEBYTECODE ?= 1
+
+# A virtual environment that was copied from elsewhere points elsewhere: make it again.
+ifneq ($(wildcard $(VENV)/.made-in),)
+ifneq ($(shell cat $(VENV)/.made-in),$(CURDIR))
+$(shell rm -f $(VENV)/.made-in $(VENV)/.ready $(VENV)/.ready-dev)
+endif
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format bench campaign-recovery campaign-simulation clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' Makefile
+
+run: $(VENV)/.ready ## The main job: index Markdown documents as workflows on Ray [DOCS=dir DATA=dir]
+	@$(BIN)/python examples/run_docs.py --docs $(DOCS) --data $(DATA) $(ARGS)
+
+test: $(VENV)/.ready-dev ## All tests but the long campaigns [ARGS="-k name"]
+	@$(BIN)/python -m pytest -q -m "not campaign" $(ARGS)
+
+check: $(VENV)/.ready-dev ## Format, lint and types, changing nothing
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary -p toque
+	@$(BIN)/mypy --no-error-summary examples
+	@echo "check: fine"
+
+format: $(VENV)/.ready-dev ## Rewrite the sources in the house format
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
+
+bench: $(VENV)/.ready-dev ## Measure this machine; figures go to the terminal [ARGS=...]
+	@$(BIN)/python bench/run.py $(ARGS)
+
+campaign-recovery: $(VENV)/.ready-dev ## Kill processes at random and check what survives (long)
+	@$(BIN)/python -m pytest -q -m campaign tests/recovery $(ARGS)
+
+campaign-simulation: $(VENV)/.ready-dev ## Simulated faults, one run a seed [SEEDS=n FIRST=k]
+	@TOQUE_SEEDS=$(SEEDS) TOQUE_FIRST=$(FIRST) \
+		$(BIN)/python -m pytest -q -m campaign tests/simulation $(ARGS)
+
+clean: ## Remove what make has made; data under .toque stays
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- set-up ---
+
+# Some systems ship Python without the module that puts pip into a new environment; there the
+# system's own pip fills it.
+$(VENV)/.made-in:
+	@test -n "$(PYTHON)" || { echo "toque needs Python 3.11, 3.12 or 3.13; found none."; exit 1; }
+	@echo "Setting up $(VENV) with $$($(PYTHON) --version) (once; a minute or two) ..."
+	@$(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 \
+		|| $(PYTHON) -m venv --clear --without-pip $(VENV)
+	@echo "$(CURDIR)" > $@
+
+define install
+	@if $(BIN)/python -m pip --version >/dev/null 2>&1; then pip="$(BIN)/python -m pip"; \
+	else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
+	$$pip install --quiet --disable-pip-version-check -e "$(1)"
+	@touch $@
+endef
+
+$(VENV)/.ready: pyproject.toml | $(VENV)/.made-in
+	$(call install,.)
+
+$(VENV)/.ready-dev: pyproject.toml | $(VENV)/.made-in
+	$(call install,.[dev])
+	@touch $(VENV)/.ready
