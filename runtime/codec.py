@@ -146,7 +146,8 @@ def check_json(raw: bytes, what: str = "payload") -> bytes:
 
 def unpack(raw: bytes | msgspec.Raw, expected: type[T] | Any = Any) -> T:
     """The value of MessagePack bytes, checked against a type."""
-    return _unpacker_for(expected).decode(raw)  # type: ignore[no-any-return]
+    decoder: msgspec.msgpack.Decoder[T] = _unpacker_for(expected)  # type: ignore[arg-type]
+    return decoder.decode(raw)
 
 
 @lru_cache(maxsize=4096)

@@ -25,8 +25,8 @@ from .ids import EntityRef
 from .tables import Key, Row, Table
 
 if TYPE_CHECKING:
-    from .store import Store
     from .storage import Storage
+    from .store import Store
 
 
 class AlarmInfo(NamedTuple):
@@ -73,6 +73,12 @@ class Context(Protocol):
         """Run `callback` once all writes made so far are durable (at once if they are).
 
         It does not run if they never become so, or if this activation has ended by then.
+        """
+
+    def cover_shard(self) -> None:
+        """What this entity says next may reveal other entities' writes: let it wait for them too.
+
+        Covers all writes made in the shard so far (by `Host.local` calls, say).
         """
 
     def set_alarm(self, due_ms: int) -> None:
@@ -140,7 +146,7 @@ class DurableObject:
         if "KIND" not in cls.__dict__:
             cls.KIND = cls.__name__
 
-    def alarm(self, info: AlarmInfo) -> None | Awaitable[None]:
+    def alarm(self, info: AlarmInfo) -> Awaitable[None] | None:
         """Called when the alarm is due. At least once; failures are retried with backoff."""
 
     def on_evict(self) -> None:

@@ -1,0 +1,407 @@
+"""A shard's host: activates entities, delivers calls to them and answers through their gates.
+
+One host belongs to one store and one event loop. It guarantees what `entity` promises its
+authors. If the store breaks, or another owner fences it, nothing leaves any more: `on_broken`
+is called once and the shard must be opened anew by its owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from . import limits
+from .activation import Activation, current_chain
+from .alarms import ALARMS, AlarmDriver
+from .clock import Clock
+from .codec import pack
+from .dispatch import decode_arguments, find, handlers_of
+from .entity import AlarmInfo, DurableObject
+from .entropy import Entropy
+from .errors import CallCycle, EntityReset, InvalidArgument, ToqueError, to_wire
+from .ids import EntityRef
+from .messages import Call
+from .outbox import INBOX, OUTBOX, TOLD, Outbox, Told
+from .rpc import Answer, Router
+from .storage import KV
+from .store import Store
+from .tables import Table
+
+SYSTEM_TABLES: tuple[Table, ...] = (KV, ALARMS, OUTBOX, INBOX)
+_log = logging.getLogger("toque.host")
+_told_decoder = msgspec.msgpack.Decoder(Told)
+_NOTHING = pack(None)
+
+
+@dataclass(frozen=True)
+class HostFaults:
+    """Deliberate faults, to prove that the checkers find them. All off in earnest."""
+
+    no_output_gate: bool = False
+
+
+def tables_of(classes: Mapping[str, type[DurableObject]]) -> list[Table]:
+    """All tables that a shard with these classes needs."""
+    declared = {table.name: table for cls in classes.values() for table in cls.TABLES}
+    return [*SYSTEM_TABLES, *declared.values()]
+
+
+class Host:
+    """The entities of one shard.
+
+    Args:
+        shard: the shard's name.
+        store: its open store, with the tables of `tables_of(classes)`.
+        clock, entropy, loop: time, randomness and the event loop.
+        router: calls other entities.
+        classes: entity classes by kind.
+        envs: what each kind's constructor gets as `env`.
+        on_broken: called once when the store takes no more commits.
+        faults: deliberate faults for checkers.
+    """
+
+    def __init__(
+        self,
+        shard: str,
+        store: Store,
+        clock: Clock,
+        entropy: Entropy,
+        loop: asyncio.AbstractEventLoop,
+        router: Router,
+        classes: Mapping[str, type[DurableObject]],
+        envs: Mapping[str, Any],
+        on_broken: Callable[[BaseException], None] | None = None,
+        faults: HostFaults | None = None,
+    ) -> None:
+        self.shard = shard
+        self.store = store
+        self.clock = clock
+        self.entropy = entropy
+        self.loop = loop
+        self.router = router
+        self.faults = faults or HostFaults()
+        self._classes = dict(classes)
+        self._envs = dict(envs)
+        self._on_broken = on_broken
+        self._handlers = {kind: handlers_of(cls) for kind, cls in classes.items()}
+        self._live: dict[EntityRef, Activation] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.alarms = AlarmDriver(store, clock, entropy, loop, self._fire_alarm)
+        self.outbox = Outbox(store, loop, self._send_told)
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.calls = 0
+        self.resets = 0
+
+    # --- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load alarms, send what waits in the outbox, and wake what had work in memory."""
+        self.alarms.start()
+        self.outbox.start()
+        for kind, cls in self._classes.items():
+            for key in cls.resume_keys(self.store):
+                self.loop.call_soon(self._resume, EntityRef(kind, key))
+        self._sweep_later()
+
+    def _resume(self, ref: EntityRef) -> None:
+        if self._closed:
+            return
+        activation = self._activate(ref)
+        activation.gate.enter(lambda: self._guard(activation, activation.entity.on_resume))
+
+    def _guard(self, activation: Activation, work: Callable[[], None]) -> None:
+        activation.begin()
+        try:
+            work()
+        except Exception as error:
+            _log.exception("%s failed while resuming", activation.ref)
+            self.reset(activation, error)
+        finally:
+            activation.finish()
+
+    def local(self, ref: EntityRef) -> DurableObject:
+        """The live entity of this shard, activated if need be, for calls within the shard."""
+        return self._activate(ref).entity
+
+    def peek(self, ref: EntityRef) -> DurableObject | None:
+        """The entity if it is live."""
+        activation = self._live.get(ref)
+        return None if activation is None else activation.entity
+
+    def _activate(self, ref: EntityRef) -> Activation:
+        activation = self._live.get(ref)
+        if activation is None:
+            cls = self._classes.get(ref.kind)
+            if cls is None:
+                raise InvalidArgument(f"shard {self.shard} has no entities of kind {ref.kind!r}.")
+            activation = Activation(self, ref)
+            activation.entity = cls(activation, self._envs.get(ref.kind))
+            self._live[ref] = activation
+        return activation
+
+    def end(self, activation: Activation) -> None:
+        """End an activation in good order."""
+        if self._live.get(activation.ref) is activation:
+            del self._live[activation.ref]
+            activation.entity.on_evict()
+            activation.close()
+
+    def reset(self, activation: Activation, error: BaseException) -> None:
+        """End an activation because of an error; the next event activates the entity anew."""
+        if activation.ended:
+            return
+        self.resets += 1
+        _log.warning("%s was reset: %s", activation.ref, error)
+        if self._live.get(activation.ref) is activation:
+            del self._live[activation.ref]
+        activation.close()
+        activation.gate.clear()
+        try:
+            activation.entity.on_evict()
+        except Exception:
+            _log.exception("%s failed in on_evict", activation.ref)
+        self.alarms.abandon(activation.ref)
+        if self.store.broken is not None:
+            self._store_broke(self.store.broken)
+
+    def _store_broke(self, error: BaseException) -> None:
+        if not self._closed:
+            self.close()
+            if self._on_broken is not None:
+                self._on_broken(error)
+
+    def _sweep_later(self) -> None:
+        if not self._closed:
+            self._sweeper = self.loop.call_later(limits.IDLE_EVICTION_MS / 2000, self._sweep)
+
+    def _sweep(self) -> None:
+        """Evict what has been idle for long; under pressure, what has been idle at all."""
+        if self.store.broken is not None:
+            self._store_broke(self.store.broken)
+            return
+        oldest = self.loop.time() - limits.IDLE_EVICTION_MS / 1000
+        if len(self._live) > limits.ENTITIES_LIVE_MAX:
+            oldest = self.loop.time()
+        for activation in list(self._live.values()):
+            if activation.last_used <= oldest and activation.idle:
+                self.end(activation)
+        self._sweep_later()
+
+    def close(self) -> None:
+        """Deliver no more, end all activations. The store stays open."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self.alarms.close()
+        self.outbox.close()
+        for task in self._tasks:
+            task.cancel()
+        for activation in list(self._live.values()):
+            activation.close()
+            try:
+                activation.entity.on_evict()
+            except Exception:
+                _log.exception("%s failed in on_evict", activation.ref)
+        self._live.clear()
+
+    # --- delivery ---------------------------------------------------------------------------
+
+    def deliver(self, call: Call, answer: Answer) -> None:
+        """Handle a call; see `rpc.Deliverer`."""
+        if self._closed:
+            return
+        self.calls += 1
+        ref = EntityRef(call.kind, call.key)
+        try:
+            if ref in call.chain:
+                way = " -> ".join(f"{kind}({key})" for kind, key in call.chain)
+                raise CallCycle(
+                    f"{way} -> {ref}: this call came back to an entity that waits for it. "
+                    "Use ctx.tell (the outbox) for one of the calls."
+                )
+            if not call.key or len(call.key) > limits.ENTITY_KEY_CHARS_MAX:
+                raise InvalidArgument(
+                    f"an entity key takes 1 to {limits.ENTITY_KEY_CHARS_MAX} characters."
+                )
+            activation = self._activate(ref)
+            if activation.gate.closed:
+                activation.gate.enter(lambda: self._handle(activation, call, answer))
+                return
+        except Exception as error:
+            answer(call.id, False, pack(to_wire(error)))
+            return
+        self._handle(activation, call, answer)
+
+    def _handle(self, activation: Activation, call: Call, answer: Answer) -> None:
+        activation.begin()
+        try:
+            if call.method == TOLD:
+                self._take_told(activation, call, answer)
+                return
+            handler = find(self._handlers[call.kind], call.kind, call.method)
+            args = decode_arguments(handler, call.kind, call.method, call.args)
+            result = handler.function(activation.entity, *args)
+            if result.__class__ is asyncio.Future or inspect.isawaitable(result):
+                self._answer_later(activation, call, answer, result)
+                return
+            body = pack(result)
+        except Exception as error:
+            self._refuse(activation, call, answer, error)
+        else:
+            self._answer(activation, call, answer, body)
+        activation.finish()
+
+    def _answer(self, activation: Activation, call: Call, answer: Answer, body: bytes) -> None:
+        if activation.out.open:
+            answer(call.id, True, body)
+            return
+        activation.out.passes(
+            lambda: answer(call.id, True, body),
+            lambda error: answer(call.id, False, pack(to_wire(error))),
+        )
+
+    def _refuse(
+        self, activation: Activation, call: Call, answer: Answer, error: BaseException
+    ) -> None:
+        if not isinstance(error, ToqueError):
+            _log.error("%s.%s raised", activation.ref, call.method, exc_info=error)
+        body = pack(to_wire(error))
+        activation.out.passes(
+            lambda: answer(call.id, False, body),
+            lambda failed: answer(call.id, False, pack(to_wire(failed))),
+        )
+
+    def _answer_later(
+        self, activation: Activation, call: Call, answer: Answer, result: Any
+    ) -> None:
+        """The handler awaits something: answer when its future or coroutine is done."""
+        if inspect.iscoroutine(result):
+            token = current_chain.set(call.chain)
+            result = self._spawn(result)
+            current_chain.reset(token)
+
+        def done(future: asyncio.Future[Any]) -> None:
+            try:
+                if activation.ended:
+                    error = EntityReset(f"{activation.ref} was reset while it handled the call.")
+                    answer(call.id, False, pack(to_wire(error)))
+                elif future.cancelled():
+                    self._refuse(activation, call, answer, EntityReset("the call was cancelled."))
+                elif (raised := future.exception()) is not None:
+                    self._refuse(activation, call, answer, raised)
+                else:
+                    self._answer(activation, call, answer, pack(future.result()))
+            except Exception as error:
+                self._refuse(activation, call, answer, error)
+            finally:
+                activation.finish()
+
+        result.add_done_callback(done)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- outbox -----------------------------------------------------------------------------
+
+    def _send_told(self, dest: EntityRef, method: str, args: bytes) -> asyncio.Future[Any]:
+        future = self.loop.create_future()
+        self.router.send(dest, method, args, future)
+        return future
+
+    def _take_told(self, activation: Activation, call: Call, answer: Answer) -> None:
+        """A message from an outbox: once per sender and sequence, noted in the same commit."""
+        told = _told_decoder.decode(call.args)
+        sender = (told.sender_kind, told.sender_key)
+        address = (*activation.ref, *sender)
+        seen = activation.get(INBOX, address)
+        if seen is not None and seen[4] >= told.seq:
+            self._answer(activation, call, answer, _NOTHING)
+            activation.finish()
+            return
+        handler = find(self._handlers[call.kind], call.kind, told.method)
+        args = decode_arguments(handler, call.kind, told.method, told.args)
+        result = handler.function(activation.entity, *args)
+        if not inspect.isawaitable(result):
+            activation.put(INBOX, (*address, told.seq))
+            self._answer(activation, call, answer, _NOTHING)
+            activation.finish()
+            return
+
+        async def note() -> None:
+            await result
+            activation.put(INBOX, (*address, told.seq))
+
+        self._answer_later(activation, call, answer, note())
+
+    # --- alarms -----------------------------------------------------------------------------
+
+    def _fire_alarm(self, ref: EntityRef, retries: int) -> None:
+        try:
+            activation = self._activate(ref)
+        except Exception as error:
+            _log.error("the alarm of %s can't be delivered: %s", ref, error)
+            self.alarms.failed(ref, ref, retries)
+            return
+        try:
+            activation.gate.enter(lambda: self._run_alarm(activation, retries))
+        except ToqueError:
+            self.alarms.failed(ref, ref, retries)
+
+    def _run_alarm(self, activation: Activation, retries: int) -> None:
+        activation.begin()
+        try:
+            result = activation.entity.alarm(AlarmInfo(retries))
+        except Exception as error:
+            self._alarm_done(activation, retries, error)
+            return
+        if result is None:
+            self._alarm_done(activation, retries, None)
+            return
+        task = self._spawn(_drive(result))
+        task.add_done_callback(
+            lambda done: self._alarm_done(
+                activation, retries, None if done.cancelled() else done.exception()
+            )
+        )
+
+    def _alarm_done(
+        self, activation: Activation, retries: int, error: BaseException | None
+    ) -> None:
+        if not activation.ended and self.store.broken is None:
+            if error is None:
+                if (seq := self.alarms.handled(activation.ref, activation.ref)) is not None:
+                    activation.out.wrote(seq)
+            else:
+                _log.error("the alarm of %s failed", activation.ref, exc_info=error)
+                self.alarms.failed(activation.ref, activation.ref, retries)
+        activation.finish()
+
+    # --- figures ----------------------------------------------------------------------------
+
+    def statistics(self) -> dict[str, float]:
+        """Counters of this shard."""
+        return {
+            "live_entities": len(self._live),
+            "calls": self.calls,
+            "resets": self.resets,
+            "alarms_fired": self.alarms.fired,
+            "alarm_late_ms_max": self.alarms.late_ms_max,
+            "outbox_waiting": self.outbox.waiting,
+            **{f"store_{name}": value for name, value in self.store.statistics().items()},
+        }
+
+
+async def _drive(work: Any) -> None:
+    await work
