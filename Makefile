@@ -76,7 +76,7 @@ $(VENV)/.made-in:
 define install
 	@if $(BIN)/python -m pip --version >/dev/null 2>&1; then pip="$(BIN)/python -m pip"; \
 	else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
-	$$pip install --quiet --disable-pip-version-check -e "$(1)"
+	$$pip install -qq --disable-pip-version-check -e "$(1)"
 	@touch $@
 endef
 
