@@ -117,6 +117,38 @@ class Unauthorized(CallerError):
     status = 401
 
 
+class Forbidden(CallerError):
+    """The token does not reach that account. Says the same of accounts that do not exist."""
+
+    code = "auth.forbidden"
+    number = 9109
+    status = 403
+
+
+class RouteNotFound(CallerError):
+    """The server has no such path."""
+
+    code = "http.no_route"
+    number = 7000
+    status = 404
+
+
+class MethodNotAllowed(CallerError):
+    """The path takes other methods."""
+
+    code = "http.method_not_allowed"
+    number = 7001
+    status = 405
+
+
+class RequestTimeout(CallerError):
+    """The request's body did not arrive in time."""
+
+    code = "http.request_timeout"
+    number = 7002
+    status = 408
+
+
 class WorkflowNotFound(CallerError):
     """The account has no workflow of that name."""
 
@@ -199,6 +231,13 @@ class UnencodableValue(AuthorError):
     number = 10302
 
 
+class InstanceFailed(AuthorError):
+    """An instance that was waited for ended as errored or terminated."""
+
+    code = "instance.failed"
+    number = 10303
+
+
 # --- weather --------------------------------------------------------------------------------
 
 
@@ -254,6 +293,14 @@ class ProtocolMismatch(SystemFault):
 
     code = "protocol.mismatch"
     number = 10507
+
+
+class ServerUnreachable(SystemFault):
+    """No connection to the server; the call did not take effect."""
+
+    code = "server.unreachable"
+    number = 10508
+    retryable = True
 
 
 class ControlFlow(BaseException):
