@@ -13,6 +13,9 @@ from typing import NamedTuple
 from . import limits
 from .errors import InvalidId
 
+SHARD_KINDS = frozenset({"EngineShard", "ShardInfo"})
+"""Kinds of which each shard has one; the key is the shard's name."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\Z")
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@~-]*\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -122,7 +125,7 @@ class Placement(NamedTuple):
     def shard_of(self, ref: EntityRef) -> str:
         """The name of the shard that the entity lives on."""
         kind, key = ref
-        if kind == "EngineShard":  # one per data shard; its key is the shard's name
+        if kind in SHARD_KINDS:
             return key
         if kind in self.control_kinds:
             return f"c{stable_hash(key) % self.control_shards}"

@@ -1,0 +1,23 @@
+"""An entity of every shard that tells how the shard does. Kind "ShardInfo", key: its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .entity import Context, DurableObject
+
+
+class ShardInfo(DurableObject):
+    """Answers for the shard it lives on.
+
+    Args:
+        env: gives the figures of the shard's host.
+    """
+
+    def __init__(self, ctx: Context, env: Callable[[], dict[str, Any]]) -> None:
+        super().__init__(ctx, env)
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters of the shard: calls, commits, rows, live entities, alarms, epoch."""
+        return dict(self.env())
