@@ -214,6 +214,13 @@ class DataDirFormat(CallerError):
     number = 10107
 
 
+class UnsafeRuntimeDir(CallerError):
+    """The directory for sockets belongs to someone else, or others may write to it."""
+
+    code = "runtimedir.unsafe"
+    number = 10108
+
+
 # --- the author -----------------------------------------------------------------------------
 
 
@@ -301,6 +308,13 @@ class ServerUnreachable(SystemFault):
     code = "server.unreachable"
     number = 10508
     retryable = True
+
+
+class ClusterStartFailed(SystemFault):
+    """Ray, or a shard actor, did not come up. `data` names the shard, if it is one."""
+
+    code = "cluster.start_failed"
+    number = 10520
 
 
 class ControlFlow(BaseException):
