@@ -26,7 +26,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench campaign-recovery campaign-simulation clean
+.PHONY: help run test check format docs bench campaign-recovery campaign-simulation clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,9 @@ check: $(VENV)/.ready-dev ## Format, lint and types, changing nothing
 format: $(VENV)/.ready-dev ## Rewrite the sources in the house format
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
+
+docs: $(VENV)/.ready-dev ## Rewrite the tables of docs/ that repeat the code
+	@$(BIN)/python docs/tables.py
 
 bench: $(VENV)/.ready-dev ## Measure this machine; figures go to the terminal [ARGS=...]
 	@$(BIN)/python bench/run.py $(ARGS)

@@ -1,0 +1,107 @@
+"""Writes the tables of docs/ that repeat what the code says: error codes and limits.
+
+`python docs/tables.py` (or `make docs`) rewrites what stands between the markers
+`<!-- begin: x -->` and `<!-- end: x -->`; a test fails when a page and the code disagree.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+from toque.runtime import errors, limits
+
+HERE = Path(__file__).resolve().parent
+BRANCHES = (errors.CallerError, errors.AuthorError, errors.SystemFault)
+
+
+def first_line(text: str | None) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return " ".join((text or "").strip().split("\n\n")[0].split())
+
+
+def error_rows(branch: type[errors.ToqueError]) -> list[str]:
+    """A table of a branch's errors, ordered by number."""
+    kinds = [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, branch) and "code" in vars(kind)
+    ]
+    rows = ["| code | number | HTTP | class | meaning |", "| --- | --- | --- | --- | --- |"]
+    for kind in sorted(kinds, key=lambda kind: kind.number):
+        flags = "".join(f"; {flag}" for flag in ("retryable", "overloaded") if getattr(kind, flag))
+        meaning = first_line(kind.__doc__).rstrip(".") + flags
+        rows.append(
+            f"| `{kind.code}` | {kind.number} | {kind.status} | `{kind.__name__}` | {meaning} |"
+        )
+    return rows
+
+
+def readable(name: str, value: int) -> str:
+    """A limit's value with its unit."""
+    if name.endswith(("_BYTES_MAX", "_BYTES")):
+        unit = limits.MIB if value % limits.MIB == 0 else limits.KIB
+        return f"{value / unit:g} {'MiB' if unit == limits.MIB else 'KiB'}"
+    if name.endswith("_MS"):
+        for unit, word in (
+            (limits.DAY_MS, "d"),
+            (limits.HOUR_MS, "h"),
+            (limits.MINUTE_MS, "min"),
+            (limits.SECOND_MS, "s"),
+        ):
+            if value >= unit and value % unit == 0:
+                return f"{value // unit:,} {word}"
+        return f"{value:,} ms"
+    return f"{value:,}"
+
+
+def limit_rows() -> list[str]:
+    """A table of every limit, grouped as in `runtime/limits.py`."""
+    source = inspect.getsource(limits).splitlines()
+    names = {
+        node.lineno: node.targets[0].id
+        for node in ast.parse("\n".join(source)).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    rows: list[str] = []
+    group = ""
+    for number, line in enumerate(source, 1):
+        if line.startswith("# "):
+            group = line[2:]
+            rows += ["", f"**{group}**", "", "| limit | value | note |", "| --- | --- | --- |"]
+        elif number in names and group:
+            note = line.partition("  # ")[2]
+            value = readable(names[number], getattr(limits, names[number]))
+            rows.append(f"| `{names[number]}` | {value} | {note} |")
+    return rows[1:]
+
+
+def blocks() -> dict[str, list[str]]:
+    """Every generated block by its name."""
+    found = {f"errors {branch.__name__}": error_rows(branch) for branch in BRANCHES}
+    return {**found, "limits": limit_rows()}
+
+
+def filled(text: str) -> str:
+    """A page with its blocks as the code has them."""
+    for name, rows in blocks().items():
+        begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+        before, found, rest = text.partition(begin)
+        if found:
+            text = "\n".join([before + begin, "", *rows, "", end + rest.partition(end)[2]])
+    return text
+
+
+def main() -> None:
+    """Rewrite the pages that differ."""
+    for page in sorted(HERE.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if filled(text) != text:
+            page.write_text(filled(text), encoding="utf-8")
+            print(f"{page.name}: rewritten")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The documents keep up with the code: generated tables, Python blocks, commands and paths.
+
+Python blocks of README.md and docs/ are run one page after the other, top to bottom, each page
+in one namespace and an empty folder; a block that begins with `# not run` is only compiled.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    page.relative_to(ROOT).as_posix()
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("deploy/*.md"))
+)
+NOT_RUN = "# not run"
+
+
+def load(path: Path) -> ModuleType:
+    """A Python file as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def code_blocks(text: str, language: str) -> list[tuple[int, str]]:
+    """`(line, code)` of each fenced block of a language."""
+    return [
+        ((token.map or [0])[0] + 1, token.content)
+        for token in MarkdownIt().parse(text)
+        if token.type == "fence" and token.info.split()[:1] == [language]
+    ]
+
+
+def make_targets() -> set[str]:
+    """The targets of the Makefile."""
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tables_repeat_what_the_code_says(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text == load(ROOT / "docs" / "tables.py").filled(text), "run: make docs"
+
+
+def test_a_table_that_lags_is_found() -> None:
+    tables = load(ROOT / "docs" / "tables.py")
+    text = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    assert tables.filled(text.replace("| 1 MiB |", "| 2 MiB |", 1)) == tables.filled(text)
+    for name in tables.blocks():
+        pages = [p for p in PAGES if f"<!-- begin: {name} -->" in (ROOT / p).read_text()]
+        assert len(pages) == 1, f"the table {name!r} stands on {pages}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_name_real_targets_and_files(page: str) -> None:
+    for _line, block in code_blocks((ROOT / page).read_text(encoding="utf-8"), "sh"):
+        for target in re.findall(r"^make ([a-z-]+)", block, flags=re.MULTILINE):
+            assert target in make_targets(), f"{page}: make {target}"
+        for path in re.findall(r"\b(?:examples|bench|tests|docs|deploy)/[\w./-]+\w", block):
+            assert (ROOT / path).exists(), f"{page}: {path}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_in_running_text_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    folders = "runtime|actors|engines|gatekeeper|souschef|migration|api|tests|examples|bench|docs"
+    for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
+        assert (ROOT / path).exists(), f"{page}: `{path}`"
+    for path, name in re.findall(rf"`((?:{folders})/[\w./-]+\.py)::(\w+)`", text):
+        assert f"def {name}(" in (ROOT / path).read_text(), f"{page}: `{path}::{name}`"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    for line, block in code_blocks((ROOT / page).read_text(encoding="utf-8"), "python"):
+        code = compile("\n" * line + block, str(ROOT / page), "exec")
+        if not block.startswith(NOT_RUN):
+            exec(code, vars(module))
