@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from pathlib import Path
 
 from toque.runtime import errors, limits
