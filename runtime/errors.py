@@ -157,6 +157,13 @@ class WorkflowNotFound(CallerError):
     status = 404
 
 
+class TooManyWorkflows(CallerError):
+    """The account holds as many workflows as it may."""
+
+    code = "workflow.too_many"
+    number = 10201
+
+
 class InstanceNotFound(CallerError):
     """The workflow has no instance of that id."""
 

@@ -57,6 +57,19 @@ REPORT_RETRY_MS = 2_000
 ANNOUNCE_ALARM_MS = 5_000
 POKE_AFTER_MS = 10_000
 POKE_EVERY_MS = 5_000
+POKE_HELD_AFTER_MS = MINUTE_MS  # a slot that nothing was heard of for so long is asked about
+POKES_PER_TICK_MAX = 500
+CYCLE_CALL_TIMEOUT_MS = 5_000
+CYCLE_JITTER_PERCENT = 5  # a cycle takes up to so much longer, so that phases spread
+SHARE_ROTATION_MS = 5_000  # how long odd slots stay with one; handing over takes three cycles
+LEASE_LINGER_MS = 10_000  # an idle SousChef keeps its lease for so long
+LEASE_SILENT_PERIODS = 5  # after so many, a holder's demand counts no more, only its lease
+LEASE_FORGET_MS = HOUR_MS  # when the Gatekeeper drops the row of one that has left
+GRANTS_PER_CALL_MAX = 1_000
+QUEUE_WINDOW_ROWS = 1_000
+ENDS_REMEMBERED_MAX = 10_000
+SOUSCHEF_ALARM_MS = MINUTE_MS
+WORKFLOW_WEIGHT_MAX = 1_000
 
 # entities
 MAILBOX_CALLS_MAX = 10_000
@@ -150,6 +163,9 @@ assert PAYLOAD_BYTES_MAX < KV_VALUE_BYTES_MAX < FRAME_BYTES_MAX
 assert BODY_BYTES_MAX < FRAME_BYTES_MAX < LINK_PENDING_BYTES_MAX
 assert BATCH_BYTES_MAX >= 2 * FRAME_BYTES_MAX
 assert CYCLE_PERIOD_MS <= REPORT_RETRY_MS < ANNOUNCE_ALARM_MS < POKE_AFTER_MS
+assert 3 * CYCLE_PERIOD_MS < SHARE_ROTATION_MS < LEASE_LINGER_MS
+assert CYCLE_PERIOD_MS < CYCLE_CALL_TIMEOUT_MS <= LEASE_SILENT_PERIODS * CYCLE_PERIOD_MS
+assert POKE_AFTER_MS < POKE_HELD_AFTER_MS
 assert HEARTBEAT_PERIOD_MS * 3 < HEARTBEAT_SILENCE_MAX_MS
 assert TICK_PERIOD_MS < HEARTBEAT_PERIOD_MS < LINK_STALL_MAX_MS
 assert PER_PAGE_MAX < LIST_PAGE_ROWS_MAX  # one more row than a page tells whether there is more
