@@ -1,0 +1,100 @@
+"""The HTTP application: the REST routes, health, and the OpenAPI document.
+
+A FastAPI application that hands everything under `/client/v4/accounts/` to `routes_http` before
+any of its own machinery runs. Its own routes need a token too, except `/healthz` and `/readyz`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from ..runtime.errors import MethodNotAllowed, RouteNotFound, ToqueError
+from .auth import TokenBook
+from .errors_http import answer_of
+from .openapi import openapi_document
+from .routes_http import PREFIX, Receive, Routes, Scope, Send
+from .service import ControlPlane
+
+_PREFIX = PREFIX.encode()
+_OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+
+
+class ControlPlaneApp(FastAPI):
+    """The application. `api` is the bare ASGI part for the REST routes."""
+
+    api: Routes
+    tokens: TokenBook
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        if not scope.get("raw_path"):
+            scope["raw_path"] = scope["path"].encode()
+        if scope["raw_path"].startswith(_PREFIX):
+            await self.api(scope, receive, send)
+            return
+        if scope["path"] not in _OPEN_PATHS:
+            headers: dict[bytes, bytes] = dict(scope["headers"])
+            try:
+                self.tokens.account_of(headers.get(b"authorization"))
+            except ToqueError as error:
+                await _response(error)(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi_document(self.version)
+        return self.openapi_schema
+
+
+def make_app(plane: ControlPlane, *, tokens: TokenBook, account: str, version: str) -> FastAPI:
+    """The application over a control plane.
+
+    Args:
+        plane: the operations.
+        tokens: bearer tokens.
+        account: readiness is asked in its name.
+        version: shown in the OpenAPI document.
+    """
+    app = ControlPlaneApp(title="toque", version=version, docs_url=None, redoc_url=None)
+    app.api = Routes(plane, tokens)
+    app.tokens = tokens
+
+    async def healthz() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz() -> Response:
+        shards = await plane.ready(account)
+        ready = all(shards.values())
+        body = {"status": "ready" if ready else "not ready", "shards": shards}
+        headers = None if ready else {"retry-after": "1"}
+        return JSONResponse(body, 200 if ready else 503, headers)
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        status = getattr(error, "status_code", 500)
+        if status == 405:
+            allowed = (getattr(error, "headers", None) or {}).get("Allow", "GET").split(", ")
+            return _response(
+                MethodNotAllowed(f"this path takes {', '.join(allowed)}.", {"allowed": allowed})
+            )
+        if status == 404:
+            return _response(RouteNotFound(f"there is no path {request.url.path!r:.200}."))
+        return _response(error)
+
+    app.add_api_route("/healthz", healthz, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/readyz", readyz, methods=["GET"], include_in_schema=False)
+    app.add_exception_handler(HTTPException, refuse)
+    return app
+
+
+def _response(error: BaseException) -> Response:
+    status, headers, body = answer_of(error)
+    pairs = {name.decode(): value.decode() for name, value in headers}
+    return Response(body, status, pairs)

@@ -1,0 +1,145 @@
+"""Accounts as front ends know them: cached snapshots, by generation.
+
+A create needs the workflow's uuid, version and code hash, but may not cost the Account a call.
+
+* A snapshot younger than `SNAPSHOT_FRESH_MS` is used as it is; an older one is used and refreshed
+  in the background; one older than `SNAPSHOT_STALE_MAX_MS` is refreshed first (if the Account
+  does not answer, the old one is used: creates go on without it).
+* A miss asks the Account once, however many wait, and calls of one front end to one Account
+  are at least `SNAPSHOT_GAP_MS` apart: its load is bounded whatever people ask for.
+* `WorkflowNotFound` is told only after a snapshot that was asked for after the question came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from ..gatekeeper.messages import ACCOUNT_KIND, AccountSnapshot, WorkflowRecord
+from ..runtime import limits
+from ..runtime.errors import SystemFault, WorkflowNotFound
+from ..runtime.ids import EntityRef
+from .calls import Caller
+
+
+class _Cached:
+    """One account. Times are the loop's, in seconds; `asked_at` is when the newest call began."""
+
+    __slots__ = ("asked_at", "generation", "loading", "running_max", "seen_at", "workflows")
+
+    def __init__(self) -> None:
+        self.workflows: dict[str, WorkflowRecord] = {}
+        self.generation = 0
+        self.running_max = 0
+        self.seen_at: float | None = None
+        self.asked_at = float("-inf")
+        self.loading: asyncio.Task[None] | None = None
+
+
+class AccountCache:
+    """Snapshots of the accounts in use.
+
+    Args:
+        caller: for calls to Accounts.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._accounts: OrderedDict[str, _Cached] = OrderedDict()
+
+    async def workflow(self, account: str, name: str) -> WorkflowRecord:
+        """The workflow's record, or `WorkflowNotFound`."""
+        cached = self._cached(account)
+        now = asyncio.get_running_loop().time()
+        record = cached.workflows.get(name)
+        if record is not None and cached.seen_at is not None:
+            age_ms = (now - cached.seen_at) * 1000
+            if age_ms <= limits.SNAPSHOT_FRESH_MS:
+                return record
+            if age_ms <= limits.SNAPSHOT_STALE_MAX_MS:
+                self._load(account, cached)
+                return record
+        try:
+            await self._asked_since(account, cached, now)
+        except SystemFault:
+            if record is None:
+                raise
+        record = cached.workflows.get(name)
+        if record is None:
+            raise WorkflowNotFound(f"there is no workflow {name!r}.", {"workflow": name})
+        return record
+
+    async def workflows(self, account: str) -> list[WorkflowRecord]:
+        """All workflows of the account as of now, by name."""
+        cached = self._cached(account)
+        await self._asked_since(account, cached, asyncio.get_running_loop().time())
+        return sorted(cached.workflows.values(), key=lambda record: record.name)
+
+    async def running_max(self, account: str) -> int:
+        """The account's limit of running instances as of now."""
+        cached = self._cached(account)
+        await self._asked_since(account, cached, asyncio.get_running_loop().time())
+        return cached.running_max
+
+    async def close(self) -> None:
+        """End refreshes under way."""
+        loading = [cached.loading for cached in self._accounts.values() if cached.loading]
+        for task in loading:
+            task.cancel()
+        await asyncio.gather(*loading, return_exceptions=True)
+        self._accounts.clear()
+
+    def _cached(self, account: str) -> _Cached:
+        cached = self._accounts.get(account)
+        if cached is None:
+            cached = self._accounts[account] = _Cached()
+            while len(self._accounts) > limits.ACCOUNTS_CACHED_MAX:
+                _, dropped = self._accounts.popitem(last=False)
+                if dropped.loading is not None:
+                    dropped.loading.cancel()
+        else:
+            self._accounts.move_to_end(account)
+        return cached
+
+    async def _asked_since(self, account: str, cached: _Cached, since: float) -> None:
+        """Wait for an answer to a call that began at `since` or later."""
+        while True:
+            loading = self._load(account, cached)
+            await asyncio.shield(loading)
+            if cached.asked_at >= since:
+                return
+
+    def _load(self, account: str, cached: _Cached) -> asyncio.Task[None]:
+        if cached.loading is None:
+            cached.loading = asyncio.get_running_loop().create_task(self._refresh(account, cached))
+            cached.loading.add_done_callback(_look_at_result)
+        return cached.loading
+
+    async def _refresh(self, account: str, cached: _Cached) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            gap = cached.asked_at + limits.SNAPSHOT_GAP_MS / 1000 - loop.time()
+            if gap > 0:
+                await asyncio.sleep(gap)
+            cached.asked_at = asked_at = loop.time()
+            known = cached.generation if cached.seen_at is not None else -1
+            snapshot: AccountSnapshot = await self._caller.call(
+                AccountSnapshot,
+                self._caller.deadline(limits.REQUEST_ATTEMPT_MS),
+                EntityRef(ACCOUNT_KIND, account),
+                "snapshot",
+                known,
+            )
+            if snapshot.workflows is not None:
+                cached.workflows = {record.name: record for record in snapshot.workflows}
+            cached.generation = snapshot.generation
+            cached.running_max = snapshot.running_max
+            cached.seen_at = asked_at
+        finally:
+            cached.loading = None
+
+
+def _look_at_result(task: asyncio.Task[None]) -> None:
+    """A background refresh that fails is tried again on next use; it may not warn at exit."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,124 @@
+"""Calls from a front end to entities, repeated until the request's deadline.
+
+A lost reply, a shard that moves or a store that reopens is weather: the same call is made again,
+with the same request id in its arguments, so it takes effect once and the second call gets the
+first answer. At the deadline the caller learns what is known: `OutcomeUnknown` if a changing call
+may have taken effect, otherwise the last error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+
+from ..runtime import limits
+from ..runtime.entropy import Entropy
+from ..runtime.errors import (
+    EntityReset,
+    Fenced,
+    OutcomeUnknown,
+    ShardUnavailable,
+    StoreFailed,
+    SystemFault,
+)
+from ..runtime.ids import EntityRef
+
+T = TypeVar("T")
+Decode = Callable[[msgspec.Raw], Any]
+_WEATHER = (ShardUnavailable, OutcomeUnknown, Fenced, EntityReset, StoreFailed)
+
+
+@lru_cache(maxsize=256)
+def _decoder_for(expected: Any) -> Decode:
+    return msgspec.msgpack.Decoder(expected).decode
+
+
+class RouterPort(Protocol):
+    """What the front end needs of the router (`runtime.rpc`)."""
+
+    def call(
+        self,
+        ref: EntityRef,
+        method: str,
+        *args: Any,
+        timeout_ms: int | None = None,
+        decode: Decode = ...,
+    ) -> asyncio.Future[Any]:
+        """Call an entity; the future gives what `decode` makes of its MessagePack answer."""
+
+
+class Caller:
+    """Makes calls and repeats them until a deadline.
+
+    Args:
+        router: where calls go.
+        entropy: jitter between tries.
+    """
+
+    def __init__(self, router: RouterPort, entropy: Entropy) -> None:
+        self._router = router
+        self._entropy = entropy
+
+    def deadline(self, after_ms: int = limits.REQUEST_DEADLINE_MS) -> float:
+        """The loop's time `after_ms` from now."""
+        return asyncio.get_running_loop().time() + after_ms / 1000
+
+    async def call(
+        self,
+        expected: type[T] | Any,
+        deadline: float,
+        ref: EntityRef,
+        method: str,
+        *args: Any,
+        attempt_ms: int = limits.REQUEST_ATTEMPT_MS,
+        changes: bool = False,
+    ) -> T:
+        """The entity's answer, decoded as `expected`.
+
+        Args:
+            expected: type of the result.
+            deadline: loop time after which nothing is tried again.
+            attempt_ms: how long one try may take (a wait takes long by nature).
+            changes: whether the call changes anything, so that its loss matters.
+        """
+        loop = asyncio.get_running_loop()
+        decode = _decoder_for(cast(Any, expected))
+        tries = 0
+        maybe_done = False
+        while True:
+            left_ms = int((deadline - loop.time()) * 1000)
+            try:
+                result: T = await self._router.call(
+                    ref,
+                    method,
+                    *args,
+                    timeout_ms=max(1, min(attempt_ms, left_ms)),
+                    decode=decode,
+                )
+            except _WEATHER as error:
+                maybe_done = maybe_done or not error.retryable
+                pause = self._pause(tries)
+                if loop.time() + pause >= deadline:
+                    raise self._verdict(error, ref, method, changes and maybe_done) from error
+                tries += 1
+                await asyncio.sleep(pause)
+            else:
+                return result
+
+    def _pause(self, tries: int) -> float:
+        ceiling = min(limits.REQUEST_RETRY_MAX_MS, limits.REQUEST_RETRY_MIN_MS << min(tries, 16))
+        return ceiling * (0.5 + self._entropy.random() / 2) / 1000
+
+    @staticmethod
+    def _verdict(error: SystemFault, ref: EntityRef, method: str, unknown: bool) -> SystemFault:
+        if not unknown:
+            return type(error)(error.message, error.data)
+        return OutcomeUnknown(
+            f"no answer to {method} came in time; it may or may not have taken effect. Send it "
+            "again with the same Idempotency-Key to learn which.",
+            {"method": method},
+        )

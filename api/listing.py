@@ -1,0 +1,245 @@
+"""Lists over all data shards: a keyset merge, opaque cursors, and pages by number.
+
+A cursor is a position `(created_ms, id)` bound to account, workflow, filters and direction: with
+it each instance is shown exactly once, however many are created meanwhile. A cursor that was
+tampered with, or comes from another list, is refused.
+
+A page by number is found by walking from the nearest known position (the ends of recently served
+pages are kept, so asking for page after page does not walk), bounded by `PAGE_WALK_ROWS_MAX` rows.
+If a cursor comes along, it wins; a page number beyond the cursor's own counts on from there
+(which is what lets clients that send both come to an end).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import heapq
+from collections import OrderedDict
+from collections.abc import Awaitable, Iterator
+from hashlib import blake2b
+from itertools import islice
+
+import msgspec
+
+from ..engines.ports import ENGINE_SHARD_KIND
+from ..engines.views import IndexRow, PageRequest
+from ..runtime import limits
+from ..runtime.codec import pack
+from ..runtime.errors import InvalidArgument
+from ..runtime.ids import EntityRef, Placement, check_instance_id
+from .calls import Caller
+
+STATUSES = (
+    "queued",
+    "running",
+    "waiting",
+    "paused",
+    "waitingForPause",
+    "rollingBack",
+    "complete",
+    "errored",
+    "terminated",
+)
+FINAL_STATUSES = frozenset({"complete", "errored", "terminated"})
+Position = tuple[int, str]
+_CURSOR_VERSION = 1
+_CURSOR_CHARS_MAX = 1024
+
+
+class ListQuery(msgspec.Struct, frozen=True):
+    """What is listed, and which part of it.
+
+    Attributes:
+        statuses: only these; empty: all.
+        since_ms, until_ms: bounds on the creation time (inclusive, exclusive).
+        newest_first: direction.
+        per_page: rows of a page.
+        page: number of the page, from 1; None: the first, or the cursor's.
+        cursor: from an earlier page.
+    """
+
+    statuses: tuple[str, ...] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+    newest_first: bool = True
+    per_page: int = limits.PER_PAGE_DEFAULT
+    page: int | None = None
+    cursor: str | None = None
+
+    def check(self) -> None:
+        """Refuse what is out of range (`InvalidArgument`)."""
+        unknown = [status for status in self.statuses if status not in STATUSES]
+        if unknown:
+            raise InvalidArgument(
+                f"status {unknown[0]!r:.80} is not known; use one of {', '.join(STATUSES)}.",
+                {"known": list(STATUSES)},
+            )
+        if not 1 <= self.per_page <= limits.PER_PAGE_MAX:
+            raise InvalidArgument(f"per_page must be 1 to {limits.PER_PAGE_MAX}.")
+        if self.page is not None and not 1 <= self.page < 2**53:
+            raise InvalidArgument("page must be 1 or more.")
+
+
+class InstancePage(msgspec.Struct, frozen=True):
+    """A page of a list. `cursor` is None at the end."""
+
+    rows: list[IndexRow]
+    page: int
+    per_page: int
+    cursor: str | None
+
+
+class _Cursor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    version: int
+    seal: bytes
+    created_ms: int
+    id: str
+    page: int
+
+
+_cursor_decoder = msgspec.msgpack.Decoder(_Cursor)
+
+
+def _seal(scope: bytes, created_ms: int, instance_id: str, page: int) -> bytes:
+    content = pack((scope, created_ms, instance_id, page))
+    return blake2b(content, digest_size=12, person=b"toque-cursor").digest()
+
+
+def encode_cursor(scope: bytes, position: Position, page: int) -> str:
+    """An opaque cursor to what follows `position`; it is the start of page `page`."""
+    created_ms, instance_id = position
+    seal = _seal(scope, created_ms, instance_id, page)
+    raw = pack(_Cursor(_CURSOR_VERSION, seal, created_ms, instance_id, page))
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decode_cursor(scope: bytes, text: str) -> tuple[Position, int]:
+    """`(position, page)` of a cursor of this very list, or `InvalidArgument`."""
+    refused = InvalidArgument(
+        "cursor is not valid for this list; use result_info.cursor of a page of the same "
+        "workflow, filters and direction, or leave it out to start again."
+    )
+    if len(text) > _CURSOR_CHARS_MAX:
+        raise refused
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        cursor = _cursor_decoder.decode(raw)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        raise refused from None
+    expected = _seal(scope, cursor.created_ms, cursor.id, cursor.page)
+    if cursor.version != _CURSOR_VERSION or cursor.seal != expected or cursor.page < 2:
+        raise refused
+    check_instance_id(cursor.id)
+    return (cursor.created_ms, cursor.id), cursor.page
+
+
+class _Positions:
+    """Where recently served pages ended, by list and page number. Bounded; forgets with time."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[bytes, int], tuple[float, Position]] = OrderedDict()
+
+    def note(self, walk: bytes, page: int, end: Position, now: float) -> None:
+        self._kept[walk, page] = (now, end)
+        self._kept.move_to_end((walk, page))
+        if len(self._kept) > limits.PAGE_POSITIONS_MAX:
+            self._kept.popitem(last=False)
+
+    def end_of(self, walk: bytes, page: int, now: float) -> Position | None:
+        kept = self._kept.get((walk, page))
+        if kept is None or now - kept[0] > limits.PAGE_POSITION_KEPT_MS / 1000:
+            return None
+        return kept[1]
+
+
+class Lister:
+    """Lists instances over all data shards.
+
+    Args:
+        caller: for calls to the shards.
+        placement: which shards there are.
+    """
+
+    def __init__(self, caller: Caller, placement: Placement) -> None:
+        self._caller = caller
+        self._shards = [EntityRef(ENGINE_SHARD_KIND, name) for name in placement.data_names()]
+        self._positions = _Positions()
+
+    async def page(self, account: str, workflow_uuid: str, query: ListQuery) -> InstancePage:
+        """One page, newest or oldest first by creation."""
+        query.check()
+        deadline = self._caller.deadline()
+        now = asyncio.get_running_loop().time()
+        filters = (sorted(query.statuses), query.since_ms, query.until_ms, query.newest_first)
+        scope = pack((account, workflow_uuid, filters))
+        base = PageRequest(
+            account,
+            workflow_uuid,
+            None,
+            query.newest_first,
+            query.per_page,
+            sorted(set(query.statuses)),
+            query.since_ms,
+            query.until_ms,
+        )
+        after: Position | None = None
+        at = 1
+        if query.cursor:
+            after, at = decode_cursor(scope, query.cursor)
+        wanted = max(at, query.page or at)
+        walk = pack((scope, query.per_page, query.cursor))
+        if wanted > at:
+            known = self._positions.end_of(walk, wanted - 1, now)
+            if known is None:
+                known = await self._walk(deadline, base, after, (wanted - at) * query.per_page)
+                if known is None:
+                    return InstancePage([], wanted, query.per_page, None)
+            after = known
+        rows = await self._merged(deadline, base, after, query.per_page + 1)
+        more = len(rows) > query.per_page
+        del rows[query.per_page :]
+        cursor = None
+        if rows:
+            end = (rows[-1].created_ms, rows[-1].id)
+            self._positions.note(walk, wanted, end, now)
+            if more:
+                cursor = encode_cursor(scope, end, wanted + 1)
+        return InstancePage(rows, wanted, query.per_page, cursor)
+
+    async def _walk(
+        self, deadline: float, base: PageRequest, after: Position | None, rows_left: int
+    ) -> Position | None:
+        """The position `rows_left` rows on, or None if the list ends before or right there."""
+        walked = 0
+        while rows_left > 0:
+            if walked >= limits.PAGE_WALK_ROWS_MAX:
+                raise InvalidArgument(
+                    f"that page lies more than {limits.PAGE_WALK_ROWS_MAX} rows in; "
+                    "follow result_info.cursor instead."
+                )
+            limit = min(rows_left, limits.LIST_PAGE_ROWS_MAX)
+            rows = await self._merged(deadline, base, after, limit)
+            if len(rows) < limit:
+                return None
+            after = (rows[-1].created_ms, rows[-1].id)
+            rows_left -= limit
+            walked += limit
+        return after
+
+    async def _merged(
+        self, deadline: float, base: PageRequest, after: Position | None, limit: int
+    ) -> list[IndexRow]:
+        request = msgspec.structs.replace(base, after=after, limit=limit)
+        calls: Iterator[Awaitable[list[IndexRow]]] = (
+            self._caller.call(list[IndexRow], deadline, shard, "list_page", request)
+            for shard in self._shards
+        )
+        pages: list[list[IndexRow]] = await asyncio.gather(*calls)
+        if len(pages) == 1:
+            return pages[0][:limit]
+        merged = heapq.merge(
+            *pages, key=lambda row: (row.created_ms, row.id), reverse=base.newest_first
+        )
+        return list(islice(merged, limit))

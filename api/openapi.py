@@ -1,0 +1,402 @@
+"""The OpenAPI document: every REST route, with schemas and examples.
+
+The schemas are made from the very types that requests are parsed into and answers are made of,
+so the document says what the server does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..runtime import limits
+from . import shapes
+from .listing import STATUSES
+from .requests import CreateBody, StatusBody
+from .service import STATUS_CHANGES
+
+_REF = "#/components/schemas/{name}"
+_BASE = "/client/v4/accounts/{account_id}/workflows"
+_UUID = "0b6f9f7e-5a5b-4a4e-9d39-3f1f7b1d2c11"
+_TIME = "2026-01-31T12:00:00.123Z"
+
+Json = dict[str, Any]
+
+
+class Operation(NamedTuple):
+    """One documented route. `query` maps a parameter to its schema and description."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    result: Any
+    example: Any
+    query: Json
+    body: Any = None
+    body_example: Any = None
+    listed: bool = False
+    keyed: bool = False
+
+
+def _text(description: str, **schema: Any) -> Json:
+    return {"schema": {"type": "string", **schema}, "description": description}
+
+
+def _number(description: str, **schema: Any) -> Json:
+    return {"schema": {"type": "integer", **schema}, "description": description}
+
+
+_WAIT = _text(
+    "Answer when the instance has ended, at the latest after this time: a number with a unit, "
+    f"`500ms`, `30s`, `2m`; at most {limits.WAIT_MAX_MS // 1000}s.",
+    examples=["30s"],
+)
+_PAGE = _number("Page, from 1. Prefer `cursor`.", minimum=1)
+_PER_PAGE = _number(
+    "Rows of a page.", minimum=1, maximum=limits.PER_PAGE_MAX, default=limits.PER_PAGE_DEFAULT
+)
+_WORKFLOW_EXAMPLE = {
+    "id": "5f0c2b7f3c1e4d55a1c4c9f7a1b2c3d4",
+    "name": "orders",
+    "class_name": "Orders",
+    "script_name": "shop",
+    "created_on": _TIME,
+    "modified_on": _TIME,
+    "triggered_on": None,
+    "instances": dict.fromkeys(STATUSES, 0) | {"complete": 12},
+    "version_id": _UUID,
+}
+_CREATED_EXAMPLE = {
+    "id": "order-42",
+    "status": "queued",
+    "version_id": _UUID,
+    "workflow_id": _WORKFLOW_EXAMPLE["id"],
+    "trigger_source": "api",
+}
+_LISTED_EXAMPLE = {
+    "id": "order-42",
+    "status": "complete",
+    "created_on": _TIME,
+    "started_on": _TIME,
+    "ended_on": _TIME,
+    "modified_on": _TIME,
+    "version_id": _UUID,
+    "workflow_id": _WORKFLOW_EXAMPLE["id"],
+    "trigger_source": "api",
+}
+_DETAIL_EXAMPLE = {
+    "id": "order-42",
+    "run_id": "9f7c1f0e6b1d4f0d8f6c7b5a4e3d2c1b",
+    "workflow_id": _WORKFLOW_EXAMPLE["id"],
+    "status": "complete",
+    "params": {"order": 42},
+    "trigger": {"source": "api"},
+    "versionId": _UUID,
+    "queued": _TIME,
+    "start": _TIME,
+    "end": _TIME,
+    "success": True,
+    "error": None,
+    "output": {"charged": True},
+    "rollback": None,
+    "step_count": 1,
+    "steps": [
+        {
+            "type": "step",
+            "name": "charge-1",
+            "start": _TIME,
+            "end": _TIME,
+            "success": True,
+            "output": {"charged": True},
+            "error": None,
+            "attempts": [{"start": _TIME, "end": _TIME, "success": True, "error": None}],
+            "attempts_total": 1,
+            "config": {
+                "retries": {"limit": 5, "delay": 10_000, "backoff": "exponential"},
+                "timeout": 600_000,
+            },
+            "retry_at": None,
+        }
+    ],
+    "created_on": _TIME,
+    "modified_on": _TIME,
+    "code_changed": False,
+}
+
+OPERATIONS = (
+    Operation(
+        "get",
+        "",
+        "listWorkflows",
+        "List the account's workflows by name.",
+        shapes.WorkflowShape,
+        [_WORKFLOW_EXAMPLE],
+        {
+            "page": _PAGE,
+            "per_page": _PER_PAGE,
+            "search": _text("Only names that contain this."),
+        },
+        listed=True,
+    ),
+    Operation(
+        "get",
+        "/{workflow_name}",
+        "getWorkflow",
+        "Get a workflow.",
+        shapes.WorkflowShape,
+        _WORKFLOW_EXAMPLE,
+        {},
+    ),
+    Operation(
+        "post",
+        "/{workflow_name}/instances",
+        "createInstance",
+        "Create an instance; with `wait`, answer when it has ended.",
+        (shapes.Created, shapes.CreatedAndWaited),
+        _CREATED_EXAMPLE,
+        {"wait": _WAIT},
+        body=CreateBody,
+        body_example={"instance_id": "order-42", "params": {"order": 42}},
+        keyed=True,
+    ),
+    Operation(
+        "get",
+        "/{workflow_name}/instances",
+        "listInstances",
+        "List instances. With `cursor` each is shown exactly once; no `cursor` in result_info: "
+        "the end. `total_count` is a lower bound where dates filter.",
+        shapes.Listed,
+        [_LISTED_EXAMPLE],
+        {
+            "cursor": _text("`result_info.cursor` of the page before; wins over `page`."),
+            "page": _PAGE,
+            "per_page": _PER_PAGE,
+            "status": _text("Only this status; several by commas.", examples=list(STATUSES)),
+            "date_start": _text("Created at or after.", format="date-time"),
+            "date_end": _text("Created at or before.", format="date-time"),
+            "direction": _text("By creation.", enum=["desc", "asc"], default="desc"),
+        },
+        listed=True,
+    ),
+    Operation(
+        "post",
+        "/{workflow_name}/instances/batch",
+        "createInstances",
+        f"Create up to {limits.CREATE_BATCH_MAX} instances. Ids in use are left as they are and "
+        "named in `messages`; one malformed item refuses the whole batch.",
+        list[shapes.Created],
+        [_CREATED_EXAMPLE],
+        {},
+        body=list[CreateBody],
+        body_example=[{"instance_id": "order-42", "params": {"order": 42}}],
+        keyed=True,
+    ),
+    Operation(
+        "get",
+        "/{workflow_name}/instances/{instance_id}",
+        "getInstance",
+        "Get an instance with its steps; with `wait`, when it has ended.",
+        shapes.Detail,
+        _DETAIL_EXAMPLE,
+        {
+            "order": _text("Order of steps.", enum=["asc", "desc"], default="asc"),
+            "simple": _text("`true`: without steps.", enum=["false", "true"], default="false"),
+            "wait": _WAIT,
+        },
+    ),
+    Operation(
+        "patch",
+        "/{workflow_name}/instances/{instance_id}/status",
+        "changeStatus",
+        f"Change an instance's status. Supported: {', '.join(STATUS_CHANGES)}.",
+        shapes.StatusChanged,
+        {"status": "terminated", "timestamp": _TIME},
+        {},
+        body=StatusBody,
+        body_example={"status": "terminate"},
+        keyed=True,
+    ),
+    Operation(
+        "post",
+        "/{workflow_name}/instances/{instance_id}/events/{event_type}",
+        "sendEvent",
+        "Send an event; the body is its payload, any JSON or nothing.",
+        shapes.EventSent,
+        {"instanceId": "order-42", "timestamp": _TIME},
+        {},
+        body=Any,
+        body_example={"approved": True},
+        keyed=True,
+    ),
+)
+
+_PATH_WORDS = {
+    "account_id": ("The account; the token must reach it.", "default"),
+    "workflow_name": ("The workflow's name.", "orders"),
+    "instance_id": ("The instance's id, percent-encoded (`/` is `%2F`).", "folder%2F7%2Fsync"),
+    "event_type": ("The event's type.", "approval"),
+}
+_ERRORS = {
+    "400": ("The request is refused; nothing was changed.", 10101, "request.invalid_argument"),
+    "401": ("No token, or an unknown one.", 10000, "auth.unauthorized"),
+    "403": ("The token does not reach this account.", 9109, "auth.forbidden"),
+    "404": ("No such workflow, instance or path.", 10200, "workflow.not_found"),
+    "413": ("The body or payload is too large.", 10103, "payload.too_large"),
+    "503": ("Not now; see Retry-After.", 10502, "shard.unavailable"),
+    "504": ("The outcome is unknown; ask again with the same key.", 10504, "outcome.unknown"),
+}
+
+
+def openapi_document(version: str) -> Json:
+    """The document, as JSON-like data."""
+    kinds = [kind for op in OPERATIONS for kind in (*_alternatives(op.result), op.body)]
+    known = [kind for kind in dict.fromkeys([*kinds, shapes.ListInfo]) if kind not in (None, Any)]
+    made, components = msgspec.json.schema_components(known, ref_template=_REF)
+    schemas: dict[Any, Json] = dict(zip(known, made, strict=True)) | {Any: {}}
+    paths: Json = {}
+    for op in OPERATIONS:
+        results = [schemas[kind] for kind in _alternatives(op.result)]
+        result = results[0] if len(results) == 1 else {"anyOf": results}
+        made_op = _operation(op, result, schemas.get(op.body), schemas[shapes.ListInfo])
+        paths.setdefault(_BASE + op.path, {})[op.method] = made_op
+    components["Failure"] = _failure_schema()
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "toque control plane", "version": version},
+        "security": [{"token": []}],
+        "paths": {**paths, **_health_paths()},
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _alternatives(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _operation(op: Operation, result: Json, body: Json | None, list_info: Json) -> Json:
+    answer: Json = {
+        "success": {"const": True},
+        "errors": {"type": "array", "maxItems": 0},
+        "messages": {"type": "array"},
+        "result": {"type": "array", "items": result} if op.listed else result,
+    }
+    example: Json = {"success": True, "errors": [], "messages": [], "result": op.example}
+    if op.listed:
+        answer["result_info"] = list_info
+        example["result_info"] = {
+            "count": 1,
+            "per_page": limits.PER_PAGE_DEFAULT,
+            "total_count": 1,
+            "page": 1,
+            "total_pages": 1,
+        }
+    schema = {"type": "object", "properties": answer, "required": list(answer)}
+    content = {"application/json": {"schema": schema, "example": example}}
+    made: Json = {
+        "operationId": op.name,
+        "summary": op.summary,
+        "parameters": _parameters(op),
+        "responses": {"200": {"description": "Done.", "content": content}, **_failures()},
+    }
+    if body is not None:
+        made["requestBody"] = {
+            "required": False,
+            "content": {"application/json": {"schema": body, "example": op.body_example}},
+        }
+    return made
+
+
+def _parameters(op: Operation) -> list[Json]:
+    made: list[Json] = []
+    for word, (description, example) in _PATH_WORDS.items():
+        if f"{{{word}}}" in _BASE + op.path:
+            made.append(
+                {
+                    "name": word,
+                    "in": "path",
+                    "required": True,
+                    "description": description,
+                    "schema": {"type": "string"},
+                    "example": example,
+                }
+            )
+    made.extend({"name": name, "in": "query", **facts} for name, facts in op.query.items())
+    if op.keyed:
+        made.append(
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "Names the request: sent again it takes effect once and gets the "
+                "first answer.",
+                "schema": {"type": "string", "maxLength": limits.REQUEST_ID_CHARS_MAX},
+                "example": _UUID,
+            }
+        )
+    return made
+
+
+def _failures() -> Json:
+    made: Json = {}
+    for status, (description, number, code) in _ERRORS.items():
+        error = {"code": number, "message": description, "toque": {"code": code, "data": {}}}
+        example = {"success": False, "errors": [error], "messages": [], "result": None}
+        schema = {"$ref": _REF.format(name="Failure")}
+        made[status] = {
+            "description": description,
+            "content": {"application/json": {"schema": schema, "example": example}},
+        }
+    return made
+
+
+def _failure_schema() -> Json:
+    error = {
+        "type": "object",
+        "properties": {
+            "code": {"type": "integer"},
+            "message": {"type": "string"},
+            "toque": {
+                "type": "object",
+                "properties": {"code": {"type": "string"}, "data": {"type": "object"}},
+            },
+        },
+        "required": ["code", "message"],
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "success": {"const": False},
+            "errors": {"type": "array", "items": error, "minItems": 1},
+            "messages": {"type": "array"},
+            "result": {"type": "null"},
+        },
+        "required": ["success", "errors", "messages", "result"],
+    }
+
+
+def _health_paths() -> Json:
+    def one(name: str, summary: str, example: Json, more: Json) -> Json:
+        content = {"application/json": {"schema": {"type": "object"}, "example": example}}
+        ok = {"description": "Yes.", "content": content}
+        operation = {
+            "operationId": name,
+            "summary": summary,
+            "security": [],
+            "responses": {"200": ok, **more},
+        }
+        return {"get": operation}
+
+    not_ready = {"503": {"description": "Some shard does not answer; see Retry-After."}}
+    return {
+        "/healthz": one("healthz", "Whether the process serves.", {"status": "ok"}, {}),
+        "/readyz": one(
+            "readyz",
+            "Whether all shards answer.",
+            {"status": "ready", "shards": {"c0": True, "d0": True}},
+            not_ready,
+        ),
+    }

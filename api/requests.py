@@ -1,0 +1,202 @@
+"""What comes in: bodies and query strings, as typed values or a clear refusal.
+
+Unknown fields and parameters are refused with the list of those that are known: a typo must not
+turn into a default. Nothing here knows the transport.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+
+from ..runtime import limits
+from ..runtime.codec import NULL
+from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload
+from .listing import ListQuery
+from .service import NewInstance
+
+T = TypeVar("T")
+_DURATION = re.compile(r"(\d{1,9})\s*(ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?)\Z")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": limits.MINUTE_MS, "h": limits.HOUR_MS}
+_JSON_SPACE = b" \t\r\n"
+
+
+class CreateBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A create: `params` is any JSON, or a string that holds JSON."""
+
+    instance_id: str | None = None
+    params: msgspec.Raw = msgspec.Raw(NULL)
+    location_hint: str | None = None
+    instance_retention: None = None
+
+
+class StatusBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A status change."""
+
+    status: str
+    rollback: bool = False
+    from_: dict[str, Any] | None = msgspec.field(name="from", default=None)
+
+
+_create_decoder = msgspec.json.Decoder(CreateBody)
+_batch_decoder = msgspec.json.Decoder(list[CreateBody])
+_status_decoder = msgspec.json.Decoder(StatusBody)
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes, known: tuple[str, ...]) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(
+            f"the body is not as expected: {error}. Known fields: {', '.join(known)}.",
+            {"known": list(known)},
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise InvalidPayload(f"the body is not valid JSON: {error}") from None
+
+
+def _new_instance(body: CreateBody) -> NewInstance:
+    raw = bytes(body.params).strip(_JSON_SPACE)
+    if raw[:1] == b'"':  # SDKs that type params as a string send JSON inside of it
+        raw = msgspec.json.decode(raw, type=str).encode()
+    return NewInstance(body.instance_id, raw)
+
+
+def parse_create(body: bytes) -> NewInstance:
+    """The body of a create; an empty one is `{}`."""
+    if not body:
+        return NewInstance()
+    known = CreateBody.__struct_fields__
+    return _new_instance(_decode(_create_decoder, body, known))
+
+
+def parse_batch(body: bytes) -> list[NewInstance]:
+    """The body of a batch create."""
+    found = _decode(_batch_decoder, body, CreateBody.__struct_fields__)
+    return [_new_instance(item) for item in found]
+
+
+def parse_status(body: bytes) -> str:
+    """The body of a status change."""
+    found = _decode(_status_decoder, body, ("status", "rollback", "from"))
+    if found.rollback:
+        raise InvalidArgument("rollback is not supported; leave it out or say false.")
+    if found.from_ is not None and found.status == "terminate":
+        raise InvalidArgument("'from' goes with 'restart' only.")
+    return found.status
+
+
+def parse_query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:
+    """The parameters of a query string, each at most once (but `status`, joined by commas)."""
+    if not raw:
+        return {}
+    if len(raw) > limits.QUERY_BYTES_MAX:
+        raise InvalidArgument("the query string is too long.")
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
+    except (UnicodeDecodeError, ValueError):
+        raise InvalidArgument("the query string is not valid UTF-8, percent-encoded.") from None
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            takes = ", ".join(known) if known else "none"
+            raise InvalidArgument(
+                f"query parameter {name!r:.80} is not known. Known: {takes}.",
+                {"known": list(known)},
+            )
+        if name in found and name != "status":
+            raise InvalidArgument(f"query parameter {name!r} is given twice.")
+        found[name] = f"{found[name]},{value}" if name in found else value
+    return found
+
+
+def parse_duration(text: str, what: str) -> int:
+    """A duration as milliseconds: `500ms`, `30s`, `2m`, `10 seconds`."""
+    match = _DURATION.match(text.strip())
+    if match is None:
+        raise InvalidArgument(
+            f"{what} {text!r:.80} is no duration; write a number with a unit, for example "
+            f"{what}=30s or {what}=500ms."
+        )
+    number, unit = match.groups()
+    short = "ms" if unit.startswith(("ms", "milli")) else unit[0]
+    return int(number) * _UNIT_MS[short]
+
+
+def parse_int(query: dict[str, str], name: str, default: int | None) -> int | None:
+    """An integer parameter."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidArgument(f"{name} {text!r:.80} is no positive whole number.")
+    return int(text)
+
+
+def parse_choice(query: dict[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """One of a few words; the first is the default."""
+    text = query.get(name, choices[0])
+    if text not in choices:
+        raise InvalidArgument(f"{name} {text!r:.80} must be one of: {', '.join(choices)}.")
+    return text
+
+
+def parse_instant(query: dict[str, str], name: str) -> int | None:
+    """An ISO 8601 instant as milliseconds; without a zone it is UTC."""
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{name} {text!r:.80} is no ISO 8601 time, for example 2026-01-31T12:00:00Z."
+        ) from None
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return int(instant.timestamp() * 1000)
+
+
+LIST_PARAMETERS = (
+    "cursor",
+    "page",
+    "per_page",
+    "status",
+    "date_start",
+    "date_end",
+    "direction",
+)
+
+
+def parse_list(raw: bytes) -> ListQuery:
+    """The query of a list of instances."""
+    query = parse_query(raw, LIST_PARAMETERS)
+    until = parse_instant(query, "date_end")
+    statuses = query.get("status", "")
+    return ListQuery(
+        statuses=tuple(part.strip() for part in statuses.split(",")) if statuses else (),
+        since_ms=parse_instant(query, "date_start"),
+        until_ms=None if until is None else until + 1,
+        newest_first=parse_choice(query, "direction", ("desc", "asc")) == "desc",
+        per_page=parse_int(query, "per_page", None) or _default_per_page(query),
+        page=parse_int(query, "page", None),
+        cursor=query.get("cursor") or None,
+    )
+
+
+def _default_per_page(query: dict[str, str]) -> int:
+    return 0 if "per_page" in query else limits.PER_PAGE_DEFAULT
+
+
+def decode_segment(segment: bytes) -> str:
+    """A path segment, percent-decoded once, after routing."""
+    try:
+        if b"%" in segment:
+            segment = unquote_to_bytes(segment)
+        return segment.decode()
+    except UnicodeDecodeError:
+        raise InvalidId("a path segment is not valid UTF-8, percent-encoded.") from None

@@ -1,0 +1,455 @@
+"""The control plane's operations, without transport: HTTP and the embedded client call these.
+
+Everything from outside is checked here, before anything is sent: names, ids, payloads, bounds.
+The account is part of every key, so no operation reaches another account's data. An operation on
+an instance goes to its Engine directly; lists ask the data shards.
+
+A request id makes a change take effect once: the same request sent again (by a client, or in
+here after a lost reply) gets the first answer. Where a create names no instance id, the id is
+derived from the request id, so that a repeated create finds the instance that it made before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from ..engines.ports import ENGINE_KIND, ENGINE_SHARD_KIND
+from ..engines.views import CreateRequest, InstanceView
+from ..gatekeeper.messages import ACCOUNT_KIND, AccountSnapshot, WorkflowRecord
+from ..runtime import limits
+from ..runtime.clock import Clock
+from ..runtime.codec import NULL, check_json
+from ..runtime.entropy import Entropy
+from ..runtime.errors import (
+    InstanceAlreadyExists,
+    InvalidArgument,
+    ToqueError,
+)
+from ..runtime.ids import (
+    EntityRef,
+    Placement,
+    check_account_id,
+    check_event_type,
+    check_instance_id,
+    check_workflow_name,
+    engine_key,
+)
+from .cache import AccountCache
+from .calls import Caller, RouterPort
+from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]+\Z")
+STATUS_CHANGES = ("terminate",)
+
+
+class NewInstance(msgspec.Struct, frozen=True):
+    """One create: `instance_id` None has one made; `params` is JSON."""
+
+    instance_id: str | None = None
+    params: bytes = NULL
+
+
+class BatchResult(msgspec.Struct, frozen=True):
+    """What a batch did: instances made (in the batch's order), ids that were in use before."""
+
+    created: list[InstanceView]
+    existing: list[str]
+
+
+class WorkflowInfo(msgspec.Struct, frozen=True):
+    """A workflow and how many instances it has, by status."""
+
+    record: WorkflowRecord
+    counts: dict[str, int]
+
+
+class InstanceList(msgspec.Struct, frozen=True):
+    """A page of a workflow's instances. `total` is a lower bound where dates filter."""
+
+    workflow: WorkflowRecord
+    page: InstancePage
+    total: int
+
+
+class ControlPlane:
+    """The operations of the control plane.
+
+    Args:
+        router: reaches all entities.
+        placement: which shards there are.
+        clock: for the instant of a status change.
+        entropy: new ids and jitter.
+    """
+
+    def __init__(
+        self, router: RouterPort, placement: Placement, clock: Clock, entropy: Entropy
+    ) -> None:
+        self.placement = placement
+        self.clock = clock
+        self._entropy = entropy
+        self._caller = Caller(router, entropy)
+        self._cache = AccountCache(self._caller)
+        self._lister = Lister(self._caller, placement)
+
+    async def close(self) -> None:
+        """End background work."""
+        await self._cache.close()
+
+    # --- workflows ---
+
+    async def list_workflows(
+        self, account: str, *, search: str = "", page: int = 1, per_page: int = 50
+    ) -> tuple[list[WorkflowInfo], int]:
+        """A page of workflows by name, and how many there are in all."""
+        check_account_id(account)
+        ListQuery(page=page, per_page=per_page).check()
+        found = [r for r in await self._cache.workflows(account) if search in r.name]
+        shown = found[(page - 1) * per_page : page * per_page]
+        deadline = self._caller.deadline()
+        counts = await asyncio.gather(*(self._counts(account, r.uuid, deadline) for r in shown))
+        return [WorkflowInfo(r, c) for r, c in zip(shown, counts, strict=True)], len(found)
+
+    async def get_workflow(self, account: str, workflow: str) -> WorkflowInfo:
+        """A workflow, or `WorkflowNotFound`."""
+        record = await self._workflow(account, workflow)
+        counts = await self._counts(account, record.uuid, self._caller.deadline())
+        return WorkflowInfo(record, counts)
+
+    async def _counts(self, account: str, uuid: str, deadline: float) -> dict[str, int]:
+        totals = dict.fromkeys(STATUSES, 0)
+        calls: Iterator[Awaitable[dict[str, int]]] = (
+            self._caller.call(
+                dict[str, int],
+                deadline,
+                EntityRef(ENGINE_SHARD_KIND, shard),
+                "counts",
+                account,
+                uuid,
+            )
+            for shard in self.placement.data_names()
+        )
+        for part in await asyncio.gather(*calls):
+            for status, number in part.items():
+                totals[status] = totals.get(status, 0) + number
+        return totals
+
+    # --- creating ---
+
+    async def create_instance(
+        self,
+        account: str,
+        workflow: str,
+        *,
+        instance_id: str | None = None,
+        params: bytes = NULL,
+        wait_ms: int = 0,
+        request_id: str | None = None,
+        source: str = "api",
+    ) -> InstanceView:
+        """Make an instance; with `wait_ms`, answer when it has ended (or after that time).
+
+        Raises:
+            WorkflowNotFound, InstanceAlreadyExists, InvalidId, InvalidPayload, PayloadTooLarge,
+            InvalidArgument: nothing was made.
+            OutcomeUnknown: it may have been made; the same request id finds out.
+        """
+        check_wait(wait_ms)
+        new = check_new(NewInstance(instance_id, params))
+        record = await self._workflow(account, workflow)
+        request_id = self._request_id(request_id)
+        view = await self._create(account, record, new, request_id, source, wait_ms)
+        if wait_ms and view.status not in FINAL_STATUSES:
+            ref = _engine(account, record, view.id)
+            waited = min(wait_ms, limits.WAIT_SLICE_MS)
+            return await self._wait(ref, wait_ms - waited, view)
+        return view
+
+    async def create_instances(
+        self,
+        account: str,
+        workflow: str,
+        instances: Sequence[NewInstance],
+        *,
+        request_id: str | None = None,
+        source: str = "api",
+    ) -> BatchResult:
+        """Make up to `CREATE_BATCH_MAX` instances.
+
+        Everything is checked before anything is made. Ids in use (also twice in the batch) are
+        left as they are. If a shard does not answer its error is raised although others have
+        been made: the same request id makes the rest and gives all.
+        """
+        if not 1 <= len(instances) <= limits.CREATE_BATCH_MAX:
+            raise InvalidArgument(
+                f"a batch holds 1 to {limits.CREATE_BATCH_MAX} instances, not {len(instances)}."
+            )
+        for index, new in enumerate(instances):
+            try:
+                check_new(new)
+            except ToqueError as error:
+                told = f"instance {index} of the batch: {error.message}"
+                raise type(error)(told, {**error.data, "index": index}) from None
+        record = await self._workflow(account, workflow)
+        request_id = self._request_id(request_id)
+        seen: set[str] = set()
+        existing: list[str] = []
+        work: list[tuple[NewInstance, str]] = []
+        for index, new in enumerate(instances):
+            if new.instance_id is not None and new.instance_id in seen:
+                existing.append(new.instance_id)
+                continue
+            seen.add(new.instance_id or "")
+            work.append((new, f"{request_id}#{index}"))
+        results = await asyncio.gather(
+            *(self._create(account, record, new, part, source, 0) for new, part in work),
+            return_exceptions=True,
+        )
+        created = []
+        for (new, _), result in zip(work, results, strict=True):
+            if isinstance(result, InstanceView):
+                created.append(result)
+            elif isinstance(result, InstanceAlreadyExists):
+                existing.append(new.instance_id or "")
+            else:
+                raise result
+        return BatchResult(created, existing)
+
+    async def _create(
+        self,
+        account: str,
+        record: WorkflowRecord,
+        new: NewInstance,
+        request_id: str,
+        source: str,
+        wait_ms: int,
+    ) -> InstanceView:
+        instance_id = new.instance_id or made_id(account, record.uuid, request_id)
+        slice_ms = min(wait_ms, limits.WAIT_SLICE_MS)
+        request = CreateRequest(
+            record.name,
+            record.class_name,
+            record.version_id,
+            record.code_hash,
+            new.params,
+            request_id,
+            record.souschefs,
+            source,
+            slice_ms,
+        )
+        return await self._caller.call(
+            InstanceView,
+            self._caller.deadline(slice_ms + limits.REQUEST_DEADLINE_MS),
+            _engine(account, record, instance_id),
+            "create",
+            request,
+            attempt_ms=slice_ms + limits.REQUEST_ATTEMPT_MS,
+            changes=True,
+        )
+
+    # --- reading ---
+
+    async def list_instances(self, account: str, workflow: str, query: ListQuery) -> InstanceList:
+        """A page of a workflow's instances (see `listing`)."""
+        query.check()
+        record = await self._workflow(account, workflow)
+        page = await self._lister.page(account, record.uuid, query)
+        shown = (page.page - 1) * page.per_page + len(page.rows)
+        if not page.rows and page.page > 1:
+            shown = 0
+        if query.since_ms is None and query.until_ms is None:
+            counts = await self._counts(account, record.uuid, self._caller.deadline())
+            wanted = query.statuses or STATUSES
+            shown = max(shown, sum(counts.get(status, 0) for status in set(wanted)))
+        elif page.cursor is not None:
+            shown += 1
+        return InstanceList(record, page, shown)
+
+    async def get_instance(
+        self,
+        account: str,
+        workflow: str,
+        instance_id: str,
+        *,
+        with_steps: bool = True,
+        newest_first: bool = False,
+        wait_ms: int = 0,
+    ) -> InstanceView:
+        """An instance, or `InstanceNotFound`; with `wait_ms`, when it has ended or time is up."""
+        check_wait(wait_ms)
+        check_instance_id(instance_id)
+        record = await self._workflow(account, workflow)
+        ref = _engine(account, record, instance_id)
+        if wait_ms:
+            view = await self._wait(ref, wait_ms, None)
+            if not with_steps:
+                return view
+        deadline = self._caller.deadline()
+        return await self._caller.call(
+            InstanceView, deadline, ref, "view", with_steps, newest_first
+        )
+
+    async def wait_instance(
+        self, account: str, workflow: str, instance_id: str, wait_ms: int
+    ) -> InstanceView:
+        """The instance when it has ended, or as it is after `wait_ms`. Holds no steps."""
+        return await self.get_instance(
+            account, workflow, instance_id, with_steps=False, wait_ms=wait_ms
+        )
+
+    async def _wait(self, ref: EntityRef, wait_ms: int, last: InstanceView | None) -> InstanceView:
+        """Wait in slices, so that a shard that moves is noticed and asked again."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_ms / 1000
+        while True:
+            left_ms = int((until - loop.time()) * 1000)
+            if last is not None and (left_ms <= 0 or last.status in FINAL_STATUSES):
+                return last
+            slice_ms = max(0, min(left_ms, limits.WAIT_SLICE_MS))
+            last = await self._caller.call(
+                InstanceView,
+                self._caller.deadline(slice_ms + limits.REQUEST_DEADLINE_MS),
+                ref,
+                "wait",
+                slice_ms,
+                attempt_ms=slice_ms + limits.REQUEST_ATTEMPT_MS,
+            )
+
+    # --- changing ---
+
+    async def change_status(
+        self,
+        account: str,
+        workflow: str,
+        instance_id: str,
+        change: str,
+        *,
+        request_id: str | None = None,
+    ) -> InstanceView:
+        """Change an instance's status: only `terminate`, for now.
+
+        Raises:
+            InvalidArgument: another change; `data["supported"]` says which there are.
+            InvalidTransition: the instance has ended.
+        """
+        check_instance_id(instance_id)
+        if change not in STATUS_CHANGES:
+            raise InvalidArgument(
+                f"status change {change!r:.80} is not supported; use one of: "
+                f"{', '.join(STATUS_CHANGES)}.",
+                {"supported": list(STATUS_CHANGES)},
+            )
+        record = await self._workflow(account, workflow)
+        return await self._caller.call(
+            InstanceView,
+            self._caller.deadline(),
+            _engine(account, record, instance_id),
+            change,
+            self._request_id(request_id),
+            changes=True,
+        )
+
+    async def send_event(
+        self,
+        account: str,
+        workflow: str,
+        instance_id: str,
+        event_type: str,
+        payload: bytes = NULL,
+        *,
+        request_id: str | None = None,
+    ) -> int:
+        """Send an event to an instance; gives its timestamp in milliseconds.
+
+        Raises:
+            InstanceNotFound, InstanceFinished
+        """
+        check_instance_id(instance_id)
+        check_event_type(event_type)
+        check_json(payload, "event payload")
+        record = await self._workflow(account, workflow)
+        return await self._caller.call(
+            int,
+            self._caller.deadline(),
+            _engine(account, record, instance_id),
+            "send_event",
+            event_type,
+            payload,
+            self._request_id(request_id),
+            changes=True,
+        )
+
+    # --- health ---
+
+    async def ready(self, account: str) -> dict[str, bool]:
+        """Whether each shard answers just now, by shard name (one control shard by account)."""
+        deadline = self._caller.deadline(limits.READY_TIMEOUT_MS)
+        account_ref = EntityRef(ACCOUNT_KIND, account)
+        calls: dict[str, Any] = {
+            self.placement.shard_of(account_ref): self._caller.call(
+                AccountSnapshot, deadline, account_ref, "snapshot", 2**62
+            )
+        }
+        for shard in self.placement.data_names():
+            ref = EntityRef(ENGINE_SHARD_KIND, shard)
+            calls[shard] = self._caller.call(
+                dict[str, int], deadline, ref, "counts", account, "ready"
+            )
+        results = await asyncio.gather(*calls.values(), return_exceptions=True)
+        return {
+            shard: not isinstance(result, BaseException)
+            for shard, result in zip(calls, results, strict=True)
+        }
+
+    # --- inner ---
+
+    async def _workflow(self, account: str, workflow: str) -> WorkflowRecord:
+        check_account_id(account)
+        check_workflow_name(workflow)
+        return await self._cache.workflow(account, workflow)
+
+    def _request_id(self, given: str | None) -> str:
+        if given is None:
+            return self._entropy.new_id()
+        return check_request_id(given)
+
+
+def _engine(account: str, record: WorkflowRecord, instance_id: str) -> EntityRef:
+    return EntityRef(ENGINE_KIND, engine_key(account, record.uuid, instance_id))
+
+
+def check_request_id(value: str) -> str:
+    """The request id, or `InvalidArgument`."""
+    if len(value) > limits.REQUEST_ID_CHARS_MAX or not _REQUEST_ID.match(value):
+        raise InvalidArgument(
+            f"request id (Idempotency-Key) must be 1 to {limits.REQUEST_ID_CHARS_MAX} visible "
+            "ASCII characters."
+        )
+    return value
+
+
+def check_wait(wait_ms: int) -> int:
+    """The time to wait, or `InvalidArgument`."""
+    if not 0 <= wait_ms <= limits.WAIT_MAX_MS:
+        raise InvalidArgument(f"wait must be 0 to {limits.WAIT_MAX_MS // 1000} seconds.")
+    return wait_ms
+
+
+def check_new(new: NewInstance) -> NewInstance:
+    """The create, or a `CallerError`."""
+    if new.instance_id is not None:
+        check_instance_id(new.instance_id)
+    check_json(new.params, "params")
+    return new
+
+
+def made_id(account: str, workflow_uuid: str, request_id: str) -> str:
+    """An instance id in the form of a UUID, the same for the same request."""
+    digest = blake2b(f"{account}/{workflow_uuid}/{request_id}".encode(), digest_size=16).hexdigest()
+    variant = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:]}"

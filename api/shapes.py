@@ -1,0 +1,384 @@
+"""What the API shows: views as the JSON shapes of Cloudflare's REST API, as bytes.
+
+Every field is present in every answer; `steps` is always a list. Payloads are put in as the
+bytes they are on disk. Beside the standard fields stand a few of toque's own (`run_id`,
+`retry_at`, ...), which clients of the standard ignore.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from ..engines.views import AttemptView, ErrorView, IndexRow, InstanceView, StepView
+from ..gatekeeper.messages import WorkflowRecord
+from ..runtime.codec import NULL
+from .listing import FINAL_STATUSES
+from .service import BatchResult, InstanceList, WorkflowInfo
+
+_encode = msgspec.json.Encoder().encode
+_NULL = msgspec.Raw(NULL)
+_TAIL = b',"success":true,"errors":[],"messages":[]}'
+
+
+class ErrorShape(msgspec.Struct, frozen=True):
+    """An instance's or a step's error."""
+
+    name: str
+    message: str
+
+
+class Created(msgspec.Struct, frozen=True, gc=False):
+    """A new instance."""
+
+    id: str
+    status: str
+    version_id: str
+    workflow_id: str
+    trigger_source: str
+
+
+class CreatedAndWaited(msgspec.Struct, frozen=True):
+    """A new instance that was waited for. `finished` is false if time ran out first."""
+
+    id: str
+    status: str
+    version_id: str
+    workflow_id: str
+    trigger_source: str
+    run_id: str
+    finished: bool
+    success: bool | None
+    error: ErrorShape | None
+    output: msgspec.Raw
+    created_on: str
+    start: str | None
+    end: str | None
+    step_count: int
+
+
+class Listed(msgspec.Struct, frozen=True, gc=False):
+    """A line of a list of instances."""
+
+    id: str
+    status: str
+    created_on: str
+    started_on: str | None
+    ended_on: str | None
+    modified_on: str
+    version_id: str
+    workflow_id: str
+    trigger_source: str
+
+
+class AttemptShape(msgspec.Struct, frozen=True):
+    """One attempt of a step."""
+
+    start: str
+    end: str | None
+    success: bool | None
+    error: ErrorShape | None
+
+
+class RetriesShape(msgspec.Struct, frozen=True):
+    """`limit` retries after the first attempt; `delay` in milliseconds."""
+
+    limit: int
+    delay: int
+    backoff: str
+
+
+class ConfigShape(msgspec.Struct, frozen=True):
+    """A step's resolved configuration; `timeout` in milliseconds, per attempt."""
+
+    retries: RetriesShape
+    timeout: int
+
+
+class StepShape(msgspec.Struct, frozen=True, tag="step", tag_field="type"):
+    """A step. `end` and `success` are null while it is open; `retry_at` says when it goes on."""
+
+    name: str
+    start: str
+    end: str | None
+    success: bool | None
+    output: msgspec.Raw
+    error: ErrorShape | None
+    attempts: list[AttemptShape]
+    attempts_total: int
+    config: ConfigShape
+    retry_at: str | None
+
+
+class SleepShape(msgspec.Struct, frozen=True, tag="sleep", tag_field="type"):
+    """A sleep; while it is open `end` is when it will end."""
+
+    name: str
+    start: str
+    end: str
+    finished: bool
+    error: ErrorShape | None
+
+
+class WaitShape(msgspec.Struct, frozen=True, tag="waitForEvent", tag_field="type"):
+    """A wait for an event; while it is open `end` is when it will time out."""
+
+    name: str
+    start: str
+    end: str
+    finished: bool
+    error: ErrorShape | None
+    output: msgspec.Raw
+    event_type: str
+
+
+class TriggerShape(msgspec.Struct, frozen=True):
+    """What made an instance: api, binding, event, cron or unknown."""
+
+    source: str
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """An instance in full."""
+
+    id: str
+    run_id: str
+    workflow_id: str
+    status: str
+    params: msgspec.Raw
+    trigger: TriggerShape
+    version_id: str = msgspec.field(name="versionId")
+    queued: str
+    start: str | None
+    end: str | None
+    success: bool | None
+    error: ErrorShape | None
+    output: msgspec.Raw
+    rollback: None
+    step_count: int
+    steps: list[StepShape | SleepShape | WaitShape]
+    created_on: str
+    modified_on: str
+    code_changed: bool
+
+
+class StatusChanged(msgspec.Struct, frozen=True):
+    """The status after a change, and when that was."""
+
+    status: str
+    timestamp: str
+
+
+class EventSent(msgspec.Struct, frozen=True):
+    """Where an event went, and its time."""
+
+    instance_id: str = msgspec.field(name="instanceId")
+    timestamp: str
+
+
+class WorkflowShape(msgspec.Struct, frozen=True):
+    """A workflow. `instances` counts by status; counts stop at a bound and are then minima."""
+
+    id: str
+    name: str
+    class_name: str
+    script_name: str
+    created_on: str
+    modified_on: str
+    triggered_on: str | None
+    instances: dict[str, int]
+    version_id: str
+
+
+class ListInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Paging. No `cursor`: this was the end."""
+
+    count: int
+    per_page: int
+    total_count: int
+    page: int
+    total_pages: int
+    cursor: str | None = None
+
+
+@lru_cache(maxsize=4096)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def iso(ms: int) -> str:
+    """Milliseconds as ISO 8601 in UTC.
+
+    >>> iso(1_700_000_000_123)
+    '2023-11-14T22:13:20.123Z'
+    """
+    second, rest = divmod(ms, 1000)
+    return f"{_second(second)}.{rest:03d}Z"
+
+
+def _iso_or_none(ms: int | None) -> str | None:
+    return None if ms is None else iso(ms)
+
+
+def _error(error: ErrorView | None) -> ErrorShape | None:
+    return None if error is None else ErrorShape(error.name, error.message)
+
+
+def _raw(payload: bytes | None) -> msgspec.Raw:
+    return msgspec.Raw(payload) if payload else _NULL
+
+
+def success_of(status: str) -> bool | None:
+    """Whether an instance of that status succeeded; None while it can still go either way."""
+    return status == "complete" if status in FINAL_STATUSES else None
+
+
+def answer(result: Any) -> bytes:
+    """The envelope around a result."""
+    return b'{"result":' + _encode(result) + _TAIL
+
+
+def answer_list(results: list[Any], info: ListInfo) -> bytes:
+    """The envelope around a page."""
+    head = b'{"result":' + _encode(results) + b',"result_info":' + _encode(info)
+    return head + _TAIL
+
+
+def created(view: InstanceView) -> Created:
+    """The answer to a create."""
+    return Created(view.id, view.status, view.version_id, view.workflow_uuid, view.source)
+
+
+def created_and_waited(view: InstanceView) -> CreatedAndWaited:
+    """The answer to a create that waits."""
+    return CreatedAndWaited(
+        view.id,
+        view.status,
+        view.version_id,
+        view.workflow_uuid,
+        view.source,
+        view.run_id,
+        view.status in FINAL_STATUSES,
+        success_of(view.status),
+        _error(view.error),
+        _raw(view.output),
+        iso(view.created_ms),
+        _iso_or_none(view.started_ms),
+        _iso_or_none(view.ended_ms),
+        view.step_count,
+    )
+
+
+def answer_batch(result: BatchResult) -> bytes:
+    """The answer to a batch; ids that were in use are told as messages."""
+    messages = [
+        {"code": 10405, "message": f"instance {instance_id!r} exists already; left as it is."}
+        for instance_id in result.existing
+    ]
+    body = _encode([created(view) for view in result.created])
+    told = _encode(messages)
+    return b'{"result":' + body + b',"success":true,"errors":[],"messages":' + told + b"}"
+
+
+def _listed(row: IndexRow, workflow_uuid: str) -> Listed:
+    return Listed(
+        row.id,
+        row.status,
+        iso(row.created_ms),
+        _iso_or_none(row.started_ms),
+        _iso_or_none(row.ended_ms),
+        iso(row.modified_ms),
+        row.version_id,
+        workflow_uuid,
+        row.source,
+    )
+
+
+def list_info(count: int, per_page: int, total: int, page: int, cursor: str | None) -> ListInfo:
+    """Paging facts."""
+    return ListInfo(count, per_page, total, page, -(-total // per_page), cursor)
+
+
+def answer_instances(found: InstanceList) -> bytes:
+    """The answer to a list of instances."""
+    page = found.page
+    info = list_info(len(page.rows), page.per_page, found.total, page.page, page.cursor)
+    return answer_list([_listed(row, found.workflow.uuid) for row in page.rows], info)
+
+
+def _attempt(attempt: AttemptView) -> AttemptShape:
+    return AttemptShape(
+        iso(attempt.start_ms),
+        _iso_or_none(attempt.end_ms),
+        attempt.success,
+        _error(attempt.error),
+    )
+
+
+def step_shape(step: StepView) -> StepShape | SleepShape | WaitShape:
+    """A step in the form of its type."""
+    start = iso(step.start_ms)
+    error = _error(step.error)
+    if step.type == "step":
+        retries = RetriesShape(step.retries_limit, step.retry_delay_ms, step.backoff)
+        return StepShape(
+            step.name,
+            start,
+            _iso_or_none(step.end_ms),
+            step.success,
+            _raw(step.output),
+            error,
+            [_attempt(attempt) for attempt in step.attempts],
+            max(step.attempts_total, len(step.attempts)),
+            ConfigShape(retries, step.timeout_ms),
+            _iso_or_none(step.retry_at_ms),
+        )
+    end = start if step.end_ms is None else iso(step.end_ms)
+    if step.type == "sleep":
+        return SleepShape(step.name, start, end, step.finished, error)
+    event_type = step.event_type or ""
+    return WaitShape(step.name, start, end, step.finished, error, _raw(step.output), event_type)
+
+
+def detail(view: InstanceView) -> Detail:
+    """An instance in full."""
+    return Detail(
+        id=view.id,
+        run_id=view.run_id,
+        workflow_id=view.workflow_uuid,
+        status=view.status,
+        params=_raw(view.params),
+        trigger=TriggerShape(view.source),
+        version_id=view.version_id,
+        queued=iso(view.queued_ms),
+        start=_iso_or_none(view.started_ms),
+        end=_iso_or_none(view.ended_ms),
+        success=success_of(view.status),
+        error=_error(view.error),
+        output=_raw(view.output),
+        rollback=None,
+        step_count=view.step_count,
+        steps=[step_shape(step) for step in view.steps],
+        created_on=iso(view.created_ms),
+        modified_on=iso(view.modified_ms),
+        code_changed=view.code_changed,
+    )
+
+
+def workflow_shape(info: WorkflowInfo) -> WorkflowShape:
+    """A workflow with its counts."""
+    record: WorkflowRecord = info.record
+    return WorkflowShape(
+        record.uuid,
+        record.name,
+        record.class_name,
+        record.script_name,
+        iso(record.created_ms),
+        iso(record.modified_ms),
+        None,
+        info.counts,
+        record.version_id,
+    )
