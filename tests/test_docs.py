@@ -15,6 +15,8 @@ from types import ModuleType
 import pytest
 from markdown_it import MarkdownIt
 
+from toque.api.routes_http import ROUTES
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
     page.relative_to(ROOT).as_posix()
@@ -90,3 +92,10 @@ def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
         code = compile("\n" * line + block, str(ROOT / page), "exec")
         if not block.startswith(NOT_RUN):
             exec(code, vars(module))
+
+
+def test_the_http_page_lists_every_route() -> None:
+    page = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `(GET|POST|PUT|PATCH|DELETE) (/workflows[^`]*)`", page, re.MULTILINE)
+    routes = {(route.method, "/" + "/".join(route.path)) for route in ROUTES}
+    assert {(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in told} == routes
