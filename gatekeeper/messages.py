@@ -63,6 +63,8 @@ class WorkflowRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
         created_ms, modified_ms: when made, when last deployed.
         souschefs: how many SousChefs new instances are spread over.
         generation: the account's generation at the last change of this record.
+        weight: its share of contended slots relative to other workflows'.
+        running_max: how many instances of it may run; 0: only the account's limit holds.
     """
 
     name: str
@@ -75,6 +77,18 @@ class WorkflowRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     modified_ms: int
     souschefs: int
     generation: int
+    weight: int = 1
+    running_max: int = 0
+
+
+class VersionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A version of a workflow: what code it was, and since when."""
+
+    version_id: str
+    code_hash: str
+    class_name: str
+    script_name: str
+    created_ms: int
 
 
 class AccountSnapshot(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -85,9 +99,39 @@ class AccountSnapshot(msgspec.Struct, array_like=True, frozen=True, gc=False):
     workflows: list[WorkflowRecord] | None
 
 
+class GatekeeperStatistics(msgspec.Struct, frozen=True):
+    """How a Gatekeeper does.
+
+    Attributes:
+        running_max: the account's limit.
+        ledger: upper bound of slots in use or leased.
+        wanted: slots that holders could use, as last reported.
+        holders, active: leases known; of those, not given back.
+        calls, calls_per_second: in all; over the last seconds.
+        slots_raised: slots added to targets, in all.
+        period_ms: the cycle.
+    """
+
+    running_max: int
+    ledger: int
+    wanted: int
+    holders: int
+    active: int
+    calls: int
+    calls_per_second: float
+    slots_raised: int
+    period_ms: int
+
+
 # Gatekeeper.cycle(request: CycleRequest) -> CycleReply
+# Gatekeeper.set_limit(running_max: int) -> None
+# Gatekeeper.set_workflow(workflow_uuid: str, weight: int, running_max: int) -> None
+# Gatekeeper.statistics() -> GatekeeperStatistics
 # Account.put_workflow(name, class_name, script_name, code_hash) -> WorkflowRecord
 # Account.get_workflow(name) -> WorkflowRecord            (WorkflowNotFound)
+# Account.list_versions(name) -> list[VersionRecord], oldest first
+# Account.delete_workflow(name) -> WorkflowRecord         (the name is free again)
 # Account.snapshot(known_generation: int) -> AccountSnapshot
 # Account.set_limits(running_max: int) -> AccountSnapshot  (also told to the Gatekeeper, durably)
 # Account.set_souschefs(name: str, souschefs: int) -> WorkflowRecord
+# Account.set_workflow_limits(name, weight, running_max) -> WorkflowRecord  (told likewise)

@@ -1,0 +1,280 @@
+"""The Account: an account's small registry of workflows, versions and limits.
+
+Each change raises the account's generation; front ends cache a snapshot and ask by generation.
+It is asked on deploys, on changes of limits and on cache misses, never per instance. What the
+Gatekeeper must know of a change is told through the outbox, in the same commit and in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..runtime import limits
+from ..runtime.entity import Context, DurableObject
+from ..runtime.errors import InvalidArgument, TooManyWorkflows, WorkflowNotFound
+from ..runtime.ids import EntityRef, check_workflow_name
+from ..runtime.tables import Table
+from .messages import (
+    ACCOUNT_KIND,
+    GATEKEEPER_KIND,
+    AccountSnapshot,
+    VersionRecord,
+    WorkflowRecord,
+)
+
+ACCOUNTS = Table(
+    "accounts",
+    (("entity", "TEXT"), ("generation", "INTEGER"), ("running_max", "INTEGER")),
+    key_size=1,
+)
+WORKFLOWS = Table(
+    "account_workflows",
+    (
+        ("entity", "TEXT"),
+        ("name", "TEXT"),
+        ("uuid", "TEXT"),
+        ("class_name", "TEXT"),
+        ("script_name", "TEXT"),
+        ("version_id", "TEXT"),
+        ("code_hash", "TEXT"),
+        ("created_ms", "INTEGER"),
+        ("modified_ms", "INTEGER"),
+        ("souschefs", "INTEGER"),
+        ("generation", "INTEGER"),
+        ("weight", "INTEGER"),
+        ("running_max", "INTEGER"),
+    ),
+    key_size=2,
+)
+VERSIONS = Table(
+    "account_versions",
+    (
+        ("entity", "TEXT"),
+        ("uuid", "TEXT"),
+        ("number", "INTEGER"),
+        ("version_id", "TEXT"),
+        ("code_hash", "TEXT"),
+        ("class_name", "TEXT"),
+        ("script_name", "TEXT"),
+        ("created_ms", "INTEGER"),
+    ),
+    key_size=3,
+)
+
+
+@dataclass(frozen=True)
+class AccountEnv:
+    """What the wiring gives an Account.
+
+    Attributes:
+        running_max: the limit of an account that has set none; the Gatekeeper's must be the same.
+        souschefs: over how many SousChefs a new workflow is spread.
+    """
+
+    running_max: int = limits.RUNNING_PER_ACCOUNT_DEFAULT
+    souschefs: int = limits.SOUSCHEFS_PER_WORKFLOW_DEFAULT
+
+
+class Account(DurableObject):
+    """The registry of one account; its key is the account's id."""
+
+    KIND = ACCOUNT_KIND
+    TABLES = (ACCOUNTS, WORKFLOWS, VERSIONS)
+
+    def __init__(self, ctx: Context, env: AccountEnv | None) -> None:
+        super().__init__(ctx, env)
+        self._env = env or AccountEnv()
+        key = ctx.ref.key
+        row = ctx.get(ACCOUNTS, (key,))
+        self._generation = row[1] if row else 0
+        self._running_max = row[2] if row else self._env.running_max
+        rows = ctx.scan(WORKFLOWS, (key,), limit=limits.WORKFLOWS_PER_ACCOUNT_MAX)
+        self._workflows = {row[1]: WorkflowRecord(*row[1:]) for row in rows}
+
+    # --- workflows --------------------------------------------------------------------------
+
+    def put_workflow(
+        self, name: str, class_name: str, script_name: str, code_hash: str
+    ) -> WorkflowRecord:
+        """Register a workflow, or deploy a new version of it.
+
+        The same class, script and hash again change nothing. Another hash makes a new version.
+
+        Raises:
+            InvalidId: the name breaks its grammar.
+            TooManyWorkflows: the account is full.
+        """
+        check_workflow_name(name)
+        known = self._workflows.get(name)
+        if known is None:
+            return self._create(name, class_name, script_name, code_hash)
+        if known.code_hash == code_hash:
+            if (known.class_name, known.script_name) == (class_name, script_name):
+                return known
+            return self._change(known, class_name=class_name, script_name=script_name)
+        version_id = self.ctx.entropy.new_id()
+        record = self._change(
+            known,
+            class_name=class_name,
+            script_name=script_name,
+            version_id=version_id,
+            code_hash=code_hash,
+            modified_ms=self.ctx.clock.now_ms(),
+        )
+        self._note_version(record)
+        return record
+
+    def _create(
+        self, name: str, class_name: str, script_name: str, code_hash: str
+    ) -> WorkflowRecord:
+        if len(self._workflows) >= limits.WORKFLOWS_PER_ACCOUNT_MAX:
+            raise TooManyWorkflows(
+                f"account {self.ctx.ref.key!r} has {len(self._workflows)} workflows; delete one "
+                f"before adding {name!r}.",
+                {"max": limits.WORKFLOWS_PER_ACCOUNT_MAX},
+            )
+        now_ms = self.ctx.clock.now_ms()
+        record = WorkflowRecord(
+            name=name,
+            uuid=self.ctx.entropy.new_id(),
+            class_name=class_name,
+            script_name=script_name,
+            version_id=self.ctx.entropy.new_id(),
+            code_hash=code_hash,
+            created_ms=now_ms,
+            modified_ms=now_ms,
+            souschefs=self._env.souschefs,
+            generation=self._next_generation(),
+        )
+        self._write(record)
+        self._note_version(record)
+        return record
+
+    def get_workflow(self, name: str) -> WorkflowRecord:
+        """The workflow of that name.
+
+        Raises:
+            WorkflowNotFound
+        """
+        record = self._workflows.get(name)
+        if record is None:
+            raise WorkflowNotFound(f"there is no workflow {name!r:.80}.", {"name": name[:80]})
+        return record
+
+    def list_versions(self, name: str) -> list[VersionRecord]:
+        """The versions of a workflow, oldest first (the newest SCAN_ROWS_MAX of them)."""
+        prefix = (self.ctx.ref.key, self.get_workflow(name).uuid)
+        rows = self.ctx.scan(VERSIONS, prefix, limit=limits.SCAN_ROWS_MAX, reverse=True)
+        return [VersionRecord(*row[3:]) for row in reversed(rows)]
+
+    def delete_workflow(self, name: str) -> WorkflowRecord:
+        """Remove a workflow; the name is free again, the uuid is never used again.
+
+        Raises:
+            WorkflowNotFound
+        """
+        record = self.get_workflow(name)
+        self._next_generation()
+        del self._workflows[name]
+        key = self.ctx.ref.key
+        self.ctx.delete(WORKFLOWS, (key, name))
+        while rows := self.ctx.scan(VERSIONS, (key, record.uuid), limit=limits.SCAN_ROWS_MAX):
+            for row in rows:
+                self.ctx.delete(VERSIONS, row[:3])
+        if record.weight != 1 or record.running_max:
+            self._tell_workflow(record.uuid, 1, 0)
+        return record
+
+    def set_souschefs(self, name: str, souschefs: int) -> WorkflowRecord:
+        """Set over how many SousChefs new instances are spread; old ones stay where they are.
+
+        Raises:
+            WorkflowNotFound, InvalidArgument
+        """
+        if not 1 <= souschefs <= limits.SOUSCHEFS_PER_WORKFLOW_MAX:
+            raise InvalidArgument(
+                f"souschefs must be 1 to {limits.SOUSCHEFS_PER_WORKFLOW_MAX}, not {souschefs}."
+            )
+        record = self.get_workflow(name)
+        return (
+            record if record.souschefs == souschefs else self._change(record, souschefs=souschefs)
+        )
+
+    def set_workflow_limits(self, name: str, weight: int, running_max: int) -> WorkflowRecord:
+        """Set a workflow's weight (1: as all others) and limit (0: only the account's).
+
+        Raises:
+            WorkflowNotFound, InvalidArgument
+        """
+        if not 1 <= weight <= limits.WORKFLOW_WEIGHT_MAX or running_max < 0:
+            raise InvalidArgument(
+                f"a weight is 1 to {limits.WORKFLOW_WEIGHT_MAX} and a limit at least 0, "
+                f"not {weight} and {running_max}."
+            )
+        record = self.get_workflow(name)
+        if (record.weight, record.running_max) == (weight, running_max):
+            return record
+        self._tell_workflow(record.uuid, weight, running_max)
+        return self._change(record, weight=weight, running_max=running_max)
+
+    # --- the account ------------------------------------------------------------------------
+
+    def snapshot(self, known_generation: int) -> AccountSnapshot:
+        """All that front ends cache; without the workflows if they know this generation."""
+        newest = known_generation == self._generation
+        workflows = None if newest else list(self._workflows.values())
+        return AccountSnapshot(self._generation, self._running_max, workflows)
+
+    def set_limits(self, running_max: int) -> AccountSnapshot:
+        """Set how many instances of the account may run.
+
+        Raises:
+            InvalidArgument
+        """
+        if running_max < 0:
+            raise InvalidArgument(f"running_max must be at least 0, not {running_max}.")
+        if running_max != self._running_max:
+            self._running_max = running_max
+            self._next_generation()
+            self.ctx.tell(EntityRef(GATEKEEPER_KIND, self.ctx.ref.key), "set_limit", running_max)
+        return AccountSnapshot(self._generation, self._running_max, list(self._workflows.values()))
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _change(self, record: WorkflowRecord, **changes: Any) -> WorkflowRecord:
+        values = {name: getattr(record, name) for name in record.__struct_fields__}
+        changed = WorkflowRecord(**{**values, **changes, "generation": self._next_generation()})
+        self._write(changed)
+        return changed
+
+    def _next_generation(self) -> int:
+        self._generation += 1
+        self.ctx.put(ACCOUNTS, (self.ctx.ref.key, self._generation, self._running_max))
+        return self._generation
+
+    def _write(self, record: WorkflowRecord) -> None:
+        self._workflows[record.name] = record
+        values = [getattr(record, name) for name in record.__struct_fields__]
+        self.ctx.put(WORKFLOWS, (self.ctx.ref.key, *values))
+
+    def _note_version(self, record: WorkflowRecord) -> None:
+        prefix = (self.ctx.ref.key, record.uuid)
+        newest = self.ctx.scan(VERSIONS, prefix, limit=1, reverse=True)
+        number = newest[0][2] + 1 if newest else 1
+        self.ctx.put(
+            VERSIONS,
+            (
+                *prefix,
+                number,
+                record.version_id,
+                record.code_hash,
+                record.class_name,
+                record.script_name,
+                record.modified_ms,
+            ),
+        )
+
+    def _tell_workflow(self, uuid: str, weight: int, running_max: int) -> None:
+        gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)
+        self.ctx.tell(gatekeeper, "set_workflow", uuid, weight, running_max)

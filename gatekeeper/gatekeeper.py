@@ -1,0 +1,188 @@
+"""The Gatekeeper: the account's entity that leases slots to SousChefs.
+
+A thin shell over `slots`: it loads the ledger, hands requests in, and writes the one row that a
+request changed. Its answer leaves when that row is durable (the host's output gate), so the
+table is always at least as cautious as any lease that somebody has heard of. It holds no timers:
+all its work is answering calls, of which there is at most one per SousChef and period.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ..runtime import limits
+from ..runtime.entity import Context, DurableObject
+from ..runtime.errors import InvalidArgument
+from ..runtime.tables import Table
+from .messages import (
+    GATEKEEPER_KIND,
+    CycleReply,
+    CycleRequest,
+    GatekeeperStatistics,
+)
+from .slots import GatekeeperFaults, Holder, LeaseBook
+
+LEASES = Table(
+    "gatekeeper_leases",
+    (
+        ("entity", "TEXT"),
+        ("souschef", "TEXT"),
+        ("version", "INTEGER"),
+        ("target", "INTEGER"),
+        ("ledger", "INTEGER"),
+        ("incarnation", "INTEGER"),
+        ("seq", "INTEGER"),
+        ("gone", "INTEGER"),
+    ),
+    key_size=2,
+)
+LIMITS = Table(
+    "gatekeeper_limits",
+    (
+        ("entity", "TEXT"),
+        ("workflow", "TEXT"),
+        ("weight", "INTEGER"),
+        ("running_max", "INTEGER"),
+    ),
+    key_size=2,
+)
+ACCOUNT_ROW = ""
+"""The row of LIMITS that holds the account's own limit."""
+
+_RATE_WINDOW_MS = 10_000
+
+
+@dataclass(frozen=True)
+class GatekeeperEnv:
+    """What the wiring gives a Gatekeeper.
+
+    Attributes:
+        running_max: the limit of an account that has set none.
+        faults: deliberate faults for checkers.
+    """
+
+    running_max: int = limits.RUNNING_PER_ACCOUNT_DEFAULT
+    faults: GatekeeperFaults = field(default_factory=GatekeeperFaults)
+
+
+class Gatekeeper(DurableObject):
+    """Leases the slots of one account; its key is the account's id."""
+
+    KIND = GATEKEEPER_KIND
+    TABLES = (LEASES, LIMITS)
+
+    def __init__(self, ctx: Context, env: GatekeeperEnv | None) -> None:
+        super().__init__(ctx, env)
+        self._env = env or GatekeeperEnv()
+        self._book = LeaseBook(self._env.running_max, self._env.faults)
+        self._calls = 0
+        self._recent: deque[tuple[int, int]] = deque()
+        self._load()
+
+    def _load(self) -> None:
+        key = self.ctx.ref.key
+        after = None
+        while rows := self.ctx.scan(LIMITS, (key,), after=after, limit=limits.SCAN_ROWS_MAX):
+            for _, workflow, weight, running_max in rows:
+                if workflow == ACCOUNT_ROW:
+                    self._book.limit = running_max
+                else:
+                    self._book.set_workflow(workflow, weight, running_max)
+            after = rows[-1][:2]
+        after = None
+        while rows := self.ctx.scan(LEASES, (key,), after=after, limit=limits.SCAN_ROWS_MAX):
+            for _, souschef, version, target, ledger, incarnation, seq, gone in rows:
+                self._book.load(souschef, version, target, ledger, incarnation, seq, bool(gone))
+            after = rows[-1][:2]
+
+    # --- handlers ---------------------------------------------------------------------------
+
+    def cycle(self, request: CycleRequest) -> CycleReply:
+        """A SousChef's one call per period: its report for its lease.
+
+        Raises:
+            InvalidArgument: the report can't be true, or is another account's.
+        """
+        account = self.ctx.ref.key
+        if not request.souschef.startswith(f"{account}/"):
+            raise InvalidArgument(f"{request.souschef!r:.80} is no SousChef of {account!r}.")
+        counts = (request.awakened, request.fresh, request.holding, request.target)
+        if min(counts) < 0 or min(request.incarnation, request.seq, request.lease_version) < 0:
+            raise InvalidArgument(f"a report of {request.souschef!r:.80} holds negative numbers.")
+        now_ms = self.ctx.clock.now_ms()
+        self._count_call(now_ms)
+        outcome = self._book.on_request(request, now_ms)
+        if outcome.changed is not None:
+            self._write(outcome.changed)
+        for souschef in outcome.forgotten:
+            self.ctx.delete(LEASES, (account, souschef))
+        return outcome.reply
+
+    def set_limit(self, running_max: int) -> None:
+        """Set how many instances of the account may run; holders learn it at their next call."""
+        if running_max < 0:
+            raise InvalidArgument(f"running_max must be at least 0, not {running_max}.")
+        if running_max != self._book.limit:
+            self._book.limit = running_max
+            self.ctx.put(LIMITS, (self.ctx.ref.key, ACCOUNT_ROW, 1, running_max))
+
+    def set_workflow(self, workflow_uuid: str, weight: int, running_max: int) -> None:
+        """Set a workflow's weight (1: as all others) and limit (0: only the account's)."""
+        if not workflow_uuid or not 1 <= weight <= limits.WORKFLOW_WEIGHT_MAX or running_max < 0:
+            raise InvalidArgument(
+                f"a weight is 1 to {limits.WORKFLOW_WEIGHT_MAX} and a limit at least 0, "
+                f"not {weight} and {running_max}."
+            )
+        account = self.ctx.ref.key
+        workflow = f"{account}/{workflow_uuid}"
+        self._book.set_workflow(workflow, weight, running_max)
+        if weight == 1 and running_max == 0:
+            self.ctx.delete(LIMITS, (account, workflow))
+        else:
+            self.ctx.put(LIMITS, (account, workflow, weight, running_max))
+
+    def statistics(self) -> GatekeeperStatistics:
+        """How it does just now."""
+        book = self._book
+        now_ms = self.ctx.clock.now_ms()
+        recent = sum(n for second, n in self._recent if now_ms - second * 1000 <= _RATE_WINDOW_MS)
+        return GatekeeperStatistics(
+            running_max=book.limit,
+            ledger=book.ledger,
+            wanted=book.wanted,
+            holders=len(book.holders),
+            active=book.active,
+            calls=self._calls,
+            calls_per_second=recent * 1000 / _RATE_WINDOW_MS,
+            slots_raised=book.raised,
+            period_ms=book.period_ms,
+        )
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _write(self, holder: Holder) -> None:
+        self.ctx.put(
+            LEASES,
+            (
+                self.ctx.ref.key,
+                holder.souschef,
+                holder.version,
+                holder.target,
+                holder.ledger,
+                holder.incarnation,
+                holder.seq,
+                int(holder.left),
+            ),
+        )
+
+    def _count_call(self, now_ms: int) -> None:
+        self._calls += 1
+        second = now_ms // 1000
+        recent = self._recent
+        if recent and recent[-1][0] == second:
+            recent[-1] = (second, recent[-1][1] + 1)
+        else:
+            recent.append((second, 1))
+            while len(recent) > _RATE_WINDOW_MS // 1000 + 1:
+                recent.popleft()

@@ -1,0 +1,358 @@
+"""The lease ledger of an account: who may hold how many slots. Pure.
+
+A *lease* is absolute and versioned: a target that its holder obeys. Beside it stands the *ledger
+entry*, an upper bound of what the holder may hold at this instant. Guaranteed:
+
+* An entry is raised only if the sum of all entries stays within the limit (and the sum of a
+  workflow's entries within that workflow's limit).
+* An entry is lowered only when its holder has confirmed the newest version: then it holds at
+  most `max(holding, target)` of what it reported.
+* A stale request, a duplicate, a lost answer and a holder that falls silent change nothing or
+  keep an entry too high; never too low.
+
+A request changes its own holder's lease only, computed from the last reported demand of all.
+Who must give slots up learns it at its own next call, confirms at the one after; then there is
+room. So a newcomer has its share within three cycles.
+
+Demand is not durable: after a restart the book knows what everyone may hold, and learns within a
+cycle what everyone wants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..runtime import limits
+from .fairness import Claim, Member, divide, split
+from .messages import CycleReply, CycleRequest
+
+
+@dataclass(frozen=True)
+class GatekeeperFaults:
+    """Deliberate faults, to prove that the checkers find them. All off in earnest."""
+
+    grant_outside_ledger: bool = False
+    """Raise targets as if there were room, and write no entry."""
+
+
+class Holder:
+    """A SousChef's lease, entry and last report.
+
+    Attributes:
+        version, target: the newest lease.
+        ledger: upper bound of what it may hold.
+        incarnation, seq: of the newest request taken.
+        left: it has given its lease back and is silent.
+        awakened, fresh, oldest_fresh_ms, holding: as last reported.
+        seen_ms: when; None if not since this book was opened.
+        counts: whether its demand counts (it was heard of lately).
+        wanted, asks: what the division takes it to want, and how much of that is awakened.
+    """
+
+    __slots__ = (
+        "asks",
+        "awakened",
+        "counts",
+        "fresh",
+        "holding",
+        "incarnation",
+        "ledger",
+        "left",
+        "oldest_fresh_ms",
+        "seen_ms",
+        "seq",
+        "souschef",
+        "target",
+        "version",
+        "wanted",
+        "workflow",
+    )
+
+    def __init__(self, souschef: str) -> None:
+        self.souschef = souschef
+        self.workflow = souschef.rsplit("/", 1)[0]
+        self.version = self.target = self.ledger = 0
+        self.incarnation = self.seq = 0
+        self.left = True
+        self.awakened = self.fresh = self.oldest_fresh_ms = self.holding = 0
+        self.seen_ms: int | None = None
+        self.counts = False
+        self.wanted = self.asks = 0
+
+    def durable(self) -> tuple[int, int, int, bool]:
+        """What must be on disk before an answer leaves."""
+        return self.version, self.target, self.ledger, self.left
+
+
+class Workflow:
+    """A workflow's holders, their sums, and its settings (`running_max` 0: no limit)."""
+
+    __slots__ = ("asks", "holders", "ledger", "running_max", "wanted", "weight")
+
+    def __init__(self) -> None:
+        self.holders: dict[str, Holder] = {}
+        self.wanted = self.asks = self.ledger = 0
+        self.weight = 1
+        self.running_max = 0
+
+    def cap(self, limit: int) -> int:
+        """How many slots it may have at most."""
+        return min(limit, self.running_max) if self.running_max else limit
+
+    @property
+    def usable(self) -> int:
+        """How many slots it wants and may have."""
+        return self.cap(self.wanted)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a request leads to.
+
+    Attributes:
+        reply: the answer; it may leave once the changes are durable.
+        changed: the holder, if its row must be written.
+        forgotten: SousChefs whose rows go.
+    """
+
+    reply: CycleReply
+    changed: Holder | None
+    forgotten: list[str]
+
+
+class LeaseBook:
+    """All leases of an account.
+
+    Args:
+        limit: how many instances may run.
+        faults: deliberate faults for checkers.
+    """
+
+    def __init__(self, limit: int, faults: GatekeeperFaults | None = None) -> None:
+        self.limit = limit
+        self.faults = faults or GatekeeperFaults()
+        self.holders: dict[str, Holder] = {}
+        self.workflows: dict[str, Workflow] = {}
+        self.ledger = 0
+        self.wanted = 0
+        self.active = 0
+        self.unmet = 0
+        self.raised = 0
+        self._swept_ms: int | None = None
+
+    # --- opening and settings ---------------------------------------------------------------
+
+    def load(
+        self,
+        souschef: str,
+        version: int,
+        target: int,
+        ledger: int,
+        incarnation: int,
+        seq: int,
+        left: bool,
+    ) -> None:
+        """Take a row of the durable ledger in."""
+        assert min(version, target, ledger) >= 0, (souschef, version, target, ledger)
+        assert self.faults.grant_outside_ledger or target <= ledger, (souschef, target, ledger)
+        assert not left or ledger == 0, (souschef, ledger)
+        holder = self._open(souschef)
+        self._take_out(holder)
+        holder.version, holder.target, holder.ledger = version, target, ledger
+        holder.incarnation, holder.seq, holder.left = incarnation, seq, left
+        self._put_in(holder)
+
+    def set_workflow(self, workflow: str, weight: int, running_max: int) -> None:
+        """Set a workflow's weight and limit; `workflow` is `account/workflow uuid`."""
+        entry = self.workflows.setdefault(workflow, Workflow())
+        for holder in entry.holders.values():
+            self._take_out(holder)
+        entry.weight = weight
+        entry.running_max = running_max
+        for holder in entry.holders.values():
+            self._put_in(holder)
+
+    def _open(self, souschef: str) -> Holder:
+        holder = self.holders.get(souschef)
+        if holder is None:
+            holder = self.holders[souschef] = Holder(souschef)
+            workflow = self.workflows.setdefault(holder.workflow, Workflow())
+            workflow.holders[souschef] = holder
+        return holder
+
+    # --- sums -------------------------------------------------------------------------------
+
+    def _take_out(self, holder: Holder) -> None:
+        workflow = self.workflows[holder.workflow]
+        self.ledger -= holder.ledger
+        workflow.ledger -= holder.ledger
+        self.wanted -= workflow.usable
+        workflow.wanted -= holder.wanted
+        self.wanted += workflow.usable
+        workflow.asks -= holder.asks
+        self.active -= not holder.left
+        self.unmet -= self._is_unmet(holder, workflow)
+
+    def _put_in(self, holder: Holder) -> None:
+        workflow = self.workflows[holder.workflow]
+        if holder.counts:
+            holder.wanted = holder.holding + holder.awakened + holder.fresh
+            holder.asks = holder.awakened
+        else:
+            holder.wanted = holder.ledger
+            holder.asks = 0
+        self.ledger += holder.ledger
+        workflow.ledger += holder.ledger
+        self.wanted -= workflow.usable
+        workflow.wanted += holder.wanted
+        self.wanted += workflow.usable
+        workflow.asks += holder.asks
+        self.active += not holder.left
+        self.unmet += self._is_unmet(holder, workflow)
+
+    def _is_unmet(self, holder: Holder, workflow: Workflow) -> bool:
+        """Whether it waits for others' slots (not for its workflow's own limit)."""
+        return holder.counts and not workflow.running_max and holder.wanted > holder.target
+
+    @property
+    def period_ms(self) -> int:
+        """How long a cycle takes, so that calls per second stay under their bound."""
+        stretched = limits.CYCLE_PERIOD_MS * self.active // limits.GATEKEEPER_CALLS_PER_SECOND_MAX
+        return max(limits.CYCLE_PERIOD_MS, stretched)
+
+    # --- the cycle --------------------------------------------------------------------------
+
+    def on_request(self, request: CycleRequest, now_ms: int) -> Outcome:
+        """A SousChef's call: note its report, answer with its lease."""
+        forgotten = self._sweep(now_ms)
+        known = request.souschef in self.holders
+        holder = self._open(request.souschef)
+        order = (request.incarnation, request.seq)
+        if known and order <= (holder.incarnation, holder.seq):
+            return Outcome(self._reply(holder), None, forgotten)
+        before = holder.durable() if known else None
+        self._take_out(holder)
+        holder.incarnation, holder.seq = order
+        bound = self._bound(holder, request)
+        holder.left = request.leaving and bound == 0
+        holder.awakened, holder.fresh = request.awakened, request.fresh
+        holder.oldest_fresh_ms = request.oldest_fresh_ms
+        holder.holding = request.holding
+        holder.seen_ms = now_ms
+        holder.counts = True
+        self._put_in(holder)
+        target = 0 if request.leaving else self._target(holder, now_ms)
+        self._take_out(holder)
+        self._lease(holder, target, bound)
+        self._put_in(holder)
+        changed = holder if holder.durable() != before else None
+        return Outcome(self._reply(holder), changed, forgotten)
+
+    def _bound(self, holder: Holder, request: CycleRequest) -> int:
+        """How many slots the holder may hold at this instant, its newest lease left aside."""
+        reported = max(request.holding, request.target)
+        if request.lease_version < holder.version:
+            return max(holder.ledger, request.holding)
+        known = request.lease_version == holder.version
+        # It may obey less than it was given (it gave slots back). A lease that this book does not
+        # know is taken on the holder's word. Either way the next version counts on from there.
+        holder.version, holder.target = request.lease_version, request.target
+        return reported if known else max(holder.ledger, reported)
+
+    def _lease(self, holder: Holder, target: int, bound: int) -> None:
+        """Give the holder a lease: a new version if the target differs."""
+        previous = holder.ledger
+        if target != holder.target:
+            holder.version += 1
+            self.raised += max(0, target - holder.target)
+            holder.target = target
+        if self.faults.grant_outside_ledger:
+            holder.ledger = bound
+            return
+        holder.ledger = max(target, bound)
+        total = self.ledger + holder.ledger
+        assert holder.ledger <= max(previous, bound) or total <= self.limit, (
+            f"{holder.souschef}: raised from {previous} to {holder.ledger}, "
+            f"{total} of {self.limit} in all"
+        )
+
+    def _target(self, holder: Holder, now_ms: int) -> int:
+        """The holder's fair share, spare slots included, as far as there is room."""
+        workflow = self.workflows[holder.workflow]
+        room = self.limit - (self.ledger - holder.ledger)
+        room = min(room, workflow.cap(self.limit) - (workflow.ledger - holder.ledger))
+        fair = self._fair_share(holder, workflow, now_ms) + self._headroom(holder)
+        if self.faults.grant_outside_ledger:
+            return holder.wanted
+        return max(0, min(fair, room))
+
+    def _fair_share(self, holder: Holder, workflow: Workflow, now_ms: int) -> int:
+        cap = workflow.cap(self.limit)
+        share = min(workflow.wanted, cap)
+        turn = now_ms // max(limits.SHARE_ROTATION_MS, 5 * self.period_ms)
+        if self.wanted > self.limit:
+            busy = [entry for entry in self.workflows.values() if entry.wanted]
+            n = len(busy)
+            claims = [
+                Claim(entry.usable, entry.weight, (0 if entry.asks else 1, (place - turn) % n))
+                for place, entry in enumerate(busy)
+            ]
+            shares = divide(self.limit, claims)
+            share = next(
+                (given for entry, given in zip(busy, shares, strict=True) if entry is workflow), 0
+            )
+        if workflow.wanted <= share:
+            return holder.wanted
+        members = list(workflow.holders.values())
+        parts = split(share, [_member(member) for member in members], turn)
+        return parts[members.index(holder)]
+
+    def _headroom(self, holder: Holder) -> int:
+        """Spare slots for expected arrivals: none while anybody's demand is unmet."""
+        others_unmet = self.unmet - self._is_unmet(holder, self.workflows[holder.workflow])
+        free = self.limit - self.wanted
+        if others_unmet or free <= 0:
+            return 0
+        return free // (2 * max(1, self.active))
+
+    def _reply(self, holder: Holder) -> CycleReply:
+        return CycleReply(holder.version, holder.target, self.period_ms)
+
+    # --- the silent -------------------------------------------------------------------------
+
+    def _sweep(self, now_ms: int) -> list[str]:
+        """Once a period: stop counting the demand of the silent, forget who left long ago."""
+        if self._swept_ms is not None and 0 <= now_ms - self._swept_ms < self.period_ms:
+            return []
+        self._swept_ms = now_ms
+        silence_ms = limits.LEASE_SILENT_PERIODS * self.period_ms
+        forgotten = []
+        for holder in self.holders.values():
+            if holder.seen_ms is None:
+                holder.seen_ms = now_ms
+            age_ms = now_ms - holder.seen_ms
+            if holder.counts and age_ms > silence_ms:
+                self._take_out(holder)
+                holder.counts = False
+                self._put_in(holder)
+            if holder.left and age_ms > limits.LEASE_FORGET_MS:
+                forgotten.append(holder.souschef)
+        for souschef in forgotten:
+            self._forget(souschef)
+        return forgotten
+
+    def _forget(self, souschef: str) -> None:
+        holder = self.holders.pop(souschef)
+        assert holder.ledger == 0, (souschef, holder.ledger)
+        self._take_out(holder)
+        workflow = self.workflows[holder.workflow]
+        del workflow.holders[souschef]
+        if not workflow.holders and workflow.weight == 1 and not workflow.running_max:
+            del self.workflows[holder.workflow]
+
+
+def _member(holder: Holder) -> Member:
+    """The holder as the division sees it; of the silent only what they may hold."""
+    if holder.counts:
+        return Member(holder.holding, holder.awakened, holder.fresh, holder.oldest_fresh_ms)
+    return Member(holder.ledger, 0, 0, 0)
