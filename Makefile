@@ -84,7 +84,7 @@ define install
 endef
 
 $(VENV)/.ready: pyproject.toml | $(VENV)/.made-in
-	$(call install,.)
+	$(call install,.[examples])
 
 $(VENV)/.ready-dev: pyproject.toml | $(VENV)/.made-in
 	$(call install,.[dev])
