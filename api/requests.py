@@ -29,7 +29,7 @@ class CreateBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A create: `params` is any JSON, or a string that holds JSON."""
 
     instance_id: str | None = None
-    params: msgspec.Raw = msgspec.Raw(NULL)
+    params: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(NULL))
     location_hint: str | None = None
     instance_retention: None = None
 
@@ -115,7 +115,7 @@ def parse_query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:
 
 
 def parse_duration(text: str, what: str) -> int:
-    """A duration as milliseconds: `500ms`, `30s`, `2m`, `10 seconds`."""
+    """A duration as milliseconds: `500ms`, `30s`, `2m`, `10 seconds`; a bare number: seconds."""
     match = _DURATION.match(text.strip())
     if match is None:
         raise InvalidArgument(
@@ -123,8 +123,8 @@ def parse_duration(text: str, what: str) -> int:
             f"{what}=30s or {what}=500ms."
         )
     number, unit = match.groups()
-    short = "ms" if unit.startswith(("ms", "milli")) else unit[0]
-    return int(number) * _UNIT_MS[short]
+    short = "ms" if unit.startswith(("ms", "milli")) else (unit or "s")[0]
+    return int(float(number) * _UNIT_MS[short])
 
 
 def parse_int(query: dict[str, str], name: str, default: int | None) -> int | None:

@@ -283,7 +283,8 @@ def answer_batch(result: BatchResult) -> bytes:
     return b'{"result":' + body + b',"success":true,"errors":[],"messages":' + told + b"}"
 
 
-def _listed(row: IndexRow, workflow_uuid: str) -> Listed:
+def listed(row: IndexRow, workflow_uuid: str) -> Listed:
+    """A line of a list."""
     return Listed(
         row.id,
         row.status,
@@ -306,7 +307,7 @@ def answer_instances(found: InstanceList) -> bytes:
     """The answer to a list of instances."""
     page = found.page
     info = list_info(len(page.rows), page.per_page, found.total, page.page, page.cursor)
-    return answer_list([_listed(row, found.workflow.uuid) for row in page.rows], info)
+    return answer_list([listed(row, found.workflow.uuid) for row in page.rows], info)
 
 
 def _attempt(attempt: AttemptView) -> AttemptShape:

@@ -1,0 +1,451 @@
+"""The SDK: one client over HTTP or over an embedded runtime.
+
+    async with toque.connect("http://127.0.0.1:8787", token) as client:
+        instance = await client.create_instance("orders", "order-42", {"order": 42})
+        status = await instance.wait(timeout=60)
+
+Errors are the classes of `toque.runtime.errors`, wherever they were raised. Changes carry a
+request id, so they may be repeated (the HTTP backend does so by itself) and take effect once.
+Ids and payloads are checked here with the server's own validators, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from ..runtime import limits
+from ..runtime.codec import NULL, encode_json
+from ..runtime.entropy import Entropy
+from ..runtime.errors import InstanceFailed, InvalidArgument
+from ..runtime.ids import check_event_type, check_instance_id, check_workflow_name
+from .listing import FINAL_STATUSES, STATUSES
+from .service import NewInstance
+
+T = TypeVar("T")
+
+
+class InstanceError(msgspec.Struct, frozen=True):
+    """Why an instance, a step or an attempt failed."""
+
+    name: str
+    message: str
+
+
+class StepAttempt(msgspec.Struct, frozen=True):
+    """One attempt of a step."""
+
+    start: str
+    end: str | None
+    success: bool | None
+    error: InstanceError | None
+
+
+class StepStatus(msgspec.Struct, frozen=True):
+    """A step, sleep or wait of an instance.
+
+    Attributes:
+        type: `step`, `sleep` or `waitForEvent`.
+        name: its public name, `name-<n>`.
+        end: for an open sleep or wait, when it is to end.
+        success: for steps; None while open.
+        finished: for sleeps and waits.
+    """
+
+    type: str
+    name: str
+    start: str
+    end: str | None = None
+    success: bool | None = None
+    finished: bool | None = None
+    output: Any = None
+    error: InstanceError | None = None
+    attempts: list[StepAttempt] = []
+    attempts_total: int = 0
+    config: dict[str, Any] | None = None
+    retry_at: str | None = None
+    event_type: str | None = None
+
+
+class InstanceStatus(msgspec.Struct, frozen=True):
+    """How an instance stands.
+
+    Attributes:
+        status: see `toque.api.listing.STATUSES`.
+        output: what `run` returned, once complete.
+        error: once errored or terminated.
+        steps: empty unless asked for.
+    """
+
+    id: str
+    status: str
+    output: Any = None
+    error: InstanceError | None = None
+    success: bool | None = None
+    params: Any = None
+    run_id: str = ""
+    version_id: str = msgspec.field(name="versionId", default="")
+    start: str | None = None
+    end: str | None = None
+    created_on: str = ""
+    step_count: int = 0
+    steps: list[StepStatus] = []
+    code_changed: bool = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return self.status in FINAL_STATUSES
+
+    def output_as(self, expected: type[T]) -> T:
+        """The output as a dataclass, struct or other typed value."""
+        return msgspec.convert(self.output, expected, strict=False)
+
+
+class InstanceLine(msgspec.Struct, frozen=True, gc=False):
+    """A line of a list of instances."""
+
+    id: str
+    status: str
+    created_on: str
+    started_on: str | None
+    ended_on: str | None
+    modified_on: str
+    version_id: str
+    workflow_id: str
+    trigger_source: str
+
+
+class WorkflowSummary(msgspec.Struct, frozen=True):
+    """A workflow and how many instances it has, by status."""
+
+    id: str
+    name: str
+    class_name: str
+    script_name: str
+    created_on: str
+    modified_on: str
+    instances: dict[str, int]
+    version_id: str
+
+
+class LinePage(msgspec.Struct, frozen=True):
+    """A page of a list; `cursor` is None at the end."""
+
+    lines: list[InstanceLine]
+    cursor: str | None
+
+
+class Backend(Protocol):
+    """How a client reaches a control plane. Answers are final: repeats happen inside."""
+
+    async def create(
+        self, workflow: str, new: NewInstance, wait_ms: int, request_id: str
+    ) -> InstanceStatus: ...
+
+    async def create_batch(
+        self, workflow: str, news: list[NewInstance], request_id: str
+    ) -> list[str]: ...
+
+    async def get(
+        self, workflow: str, instance_id: str, *, with_steps: bool, wait_ms: int
+    ) -> InstanceStatus: ...
+
+    async def change_status(
+        self, workflow: str, instance_id: str, change: str, request_id: str
+    ) -> str: ...
+
+    async def send_event(
+        self, workflow: str, instance_id: str, event_type: str, payload: bytes, request_id: str
+    ) -> str: ...
+
+    async def list_page(
+        self, workflow: str, filters: Mapping[str, str], cursor: str | None
+    ) -> LinePage: ...
+
+    async def list_workflows(self, page: int) -> list[WorkflowSummary]: ...
+
+    async def get_workflow(self, workflow: str) -> WorkflowSummary: ...
+
+    async def close(self) -> None: ...
+
+
+class Instance:
+    """A handle to one instance. Making one does not ask the server.
+
+    Attributes:
+        id, workflow: which instance.
+        last: the last status that this handle saw; None if none.
+    """
+
+    __slots__ = ("_client", "id", "last", "workflow")
+
+    def __init__(
+        self, client: Client, workflow: str, instance_id: str, last: InstanceStatus | None = None
+    ) -> None:
+        self._client = client
+        self.workflow = workflow
+        self.id = instance_id
+        self.last = last
+
+    def __repr__(self) -> str:
+        return f"Instance({self.workflow!r}, {self.id!r})"
+
+    async def status(self, *, steps: bool = True) -> InstanceStatus:
+        """How it stands now, with its steps."""
+        backend = self._client.backend
+        self.last = await backend.get(self.workflow, self.id, with_steps=steps, wait_ms=0)
+        return self.last
+
+    async def wait(
+        self, timeout: float | None = None, *, raise_on_error: bool = False
+    ) -> InstanceStatus:
+        """The status when it has ended (without steps).
+
+        Args:
+            timeout: seconds; None: however long it takes.
+            raise_on_error: raise `InstanceFailed` if it ended errored or terminated.
+
+        Raises:
+            TimeoutError: it had not ended in time.
+        """
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        while True:
+            wait_ms = limits.WAIT_DEFAULT_MS
+            if until is not None:
+                wait_ms = max(0, min(wait_ms, int((until - loop.time()) * 1000)))
+            asked_at = loop.time()
+            self.last = await self._client.backend.get(
+                self.workflow, self.id, with_steps=False, wait_ms=wait_ms
+            )
+            if self.last.finished:
+                break
+            if until is not None and loop.time() >= until - 0.001:
+                raise TimeoutError(f"{self!r} is {self.last.status} after {timeout} s")
+            if (loop.time() - asked_at) * 1000 < wait_ms / 2:
+                await asyncio.sleep(
+                    limits.RETRY_AFTER_MS / 1000
+                )  # answered early: a draining server
+        if raise_on_error:
+            check_success(self.last)
+        return self.last
+
+    async def send_event(self, event_type: str, payload: Any = None) -> None:
+        """Send it an event; it may come before the instance waits for it."""
+        check_event_type(event_type)
+        raw = NULL if payload is None else encode_json(payload, "event payload")
+        client = self._client
+        await client.backend.send_event(
+            self.workflow, self.id, event_type, raw, client.new_request_id()
+        )
+
+    async def terminate(self) -> None:
+        """End it at once; `InvalidTransition` if it has ended."""
+        client = self._client
+        await client.backend.change_status(
+            self.workflow, self.id, "terminate", client.new_request_id()
+        )
+
+
+def check_success(status: InstanceStatus) -> InstanceStatus:
+    """The status, or `InstanceFailed` if the instance ended otherwise than complete."""
+    if status.finished and not status.success:
+        error = status.error or InstanceError(status.status, "")
+        raise InstanceFailed(
+            f"instance {status.id!r} is {status.status}: {error.name}: {error.message}",
+            {"id": status.id, "status": status.status, "name": error.name},
+        )
+    return status
+
+
+class Client:
+    """A client of one account.
+
+    Args:
+        backend: how the control plane is reached.
+        entropy: request ids.
+    """
+
+    def __init__(self, backend: Backend, entropy: Entropy) -> None:
+        self.backend = backend
+        self._entropy = entropy
+
+    def new_request_id(self) -> str:
+        """An id for one change."""
+        return self._entropy.new_id()
+
+    async def create_instance(
+        self,
+        workflow: str,
+        id: str | None = None,
+        params: Any = None,
+        wait: float | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> Instance:
+        """Make an instance.
+
+        Args:
+            workflow: the workflow's name.
+            id: the instance's id; None: one is made.
+            params: JSON-like data, dataclass, model, ...; the workflow's `event.payload`.
+            wait: seconds to wait for its end, in the same request; `instance.last` then holds
+                the outcome (or the status so far).
+            request_id: the same one again gives the same instance.
+
+        Raises:
+            WorkflowNotFound, InstanceAlreadyExists
+        """
+        check_workflow_name(workflow)
+        new = _new(id, params)
+        wait_ms = 0 if not wait else _wait_ms(wait)
+        last = await self.backend.create(
+            workflow, new, wait_ms, request_id or self._entropy.new_id()
+        )
+        return Instance(self, workflow, last.id, last)
+
+    async def run_instance(
+        self,
+        workflow: str,
+        id: str | None = None,
+        params: Any = None,
+        timeout: float | None = None,
+    ) -> InstanceStatus:
+        """Make an instance and give its outcome; `InstanceFailed` if it is not complete."""
+        most = limits.WAIT_DEFAULT_MS / 1000
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        first = most if timeout is None else min(timeout, most)
+        instance = await self.create_instance(workflow, id, params, wait=first)
+        if instance.last is not None and instance.last.finished:
+            return check_success(instance.last)
+        left = None if timeout is None else max(0.0, timeout - (loop.time() - began))
+        return await instance.wait(left, raise_on_error=True)
+
+    async def create_instances(
+        self, workflow: str, instances: Iterable[Mapping[str, Any]]
+    ) -> list[Instance]:
+        """Make many: each a mapping with `id` and `params`, both optional.
+
+        Sent in batches, a few at a time. Gives those that were made; ids in use are left out.
+        """
+        check_workflow_name(workflow)
+        gate = asyncio.Semaphore(limits.CLIENT_PARALLEL_CREATES_MAX)
+
+        async def send(batch: list[NewInstance]) -> list[str]:
+            async with gate:
+                return await self.backend.create_batch(workflow, batch, self._entropy.new_id())
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(send(batch)) for batch in _batches(instances)]
+        return [Instance(self, workflow, made) for task in tasks for made in task.result()]
+
+    async def get_instance(self, workflow: str, id: str) -> Instance:
+        """A handle to an instance that exists; `InstanceNotFound` otherwise."""
+        instance = self.instance(workflow, id)
+        await instance.status(steps=False)
+        return instance
+
+    def instance(self, workflow: str, id: str) -> Instance:
+        """A handle, without asking whether the instance exists."""
+        return Instance(self, check_workflow_name(workflow), check_instance_id(id))
+
+    async def list_instances(
+        self,
+        workflow: str,
+        *,
+        status: str | Iterable[str] = (),
+        date_start: str | None = None,
+        date_end: str | None = None,
+        direction: str = "desc",
+        per_page: int = limits.PER_PAGE_MAX,
+    ) -> AsyncIterator[InstanceLine]:
+        """All instances, by creation; each exactly once."""
+        check_workflow_name(workflow)
+        statuses = [status] if isinstance(status, str) else list(status)
+        for one in statuses:
+            if one not in STATUSES:
+                raise InvalidArgument(f"status {one!r:.80} is not one of {', '.join(STATUSES)}.")
+        filters = {"direction": direction, "per_page": str(per_page)}
+        if statuses:
+            filters["status"] = ",".join(statuses)
+        if date_start is not None:
+            filters["date_start"] = date_start
+        if date_end is not None:
+            filters["date_end"] = date_end
+        cursor: str | None = None
+        while True:
+            page = await self.backend.list_page(workflow, filters, cursor)
+            for line in page.lines:
+                yield line
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    async def list_workflows(self) -> list[WorkflowSummary]:
+        """All workflows of the account, by name."""
+        found: list[WorkflowSummary] = []
+        page = 1
+        while True:
+            part = await self.backend.list_workflows(page)
+            found += part
+            if len(part) < limits.PER_PAGE_MAX:
+                return found
+            page += 1
+
+    async def get_workflow(self, workflow: str) -> WorkflowSummary:
+        """A workflow, or `WorkflowNotFound`."""
+        return await self.backend.get_workflow(check_workflow_name(workflow))
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self.backend.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _new(id: str | None, params: Any) -> NewInstance:
+    if id is not None:
+        check_instance_id(id)
+    return NewInstance(id, NULL if params is None else encode_json(params, "params"))
+
+
+def _wait_ms(seconds: float) -> int:
+    wait_ms = int(seconds * 1000)
+    if not 0 <= wait_ms <= limits.WAIT_MAX_MS:
+        raise InvalidArgument(f"wait must be 0 to {limits.WAIT_MAX_MS // 1000} seconds.")
+    return wait_ms
+
+
+def _batches(instances: Iterable[Mapping[str, Any]]) -> list[list[NewInstance]]:
+    """Batches within the bounds of one request, in count and bytes."""
+    batches: list[list[NewInstance]] = []
+    batch: list[NewInstance] = []
+    size = 0
+    for item in instances:
+        unknown = sorted(set(item) - {"id", "params"})
+        if unknown:
+            raise InvalidArgument(f"{unknown[0]!r:.80} is not known; give 'id' and 'params'.")
+        new = _new(item.get("id"), item.get("params"))
+        length = len(new.params) + limits.INSTANCE_ID_CHARS_MAX + limits.KIB
+        full = len(batch) >= limits.CREATE_BATCH_MAX
+        if batch and (full or size + length > limits.BATCH_BODY_BYTES_MAX):
+            batches.append(batch)
+            batch, size = [], 0
+        batch.append(new)
+        size += length
+    return [*batches, batch] if batch else batches

@@ -1,0 +1,112 @@
+"""The client's backend over a control plane in the same process.
+
+Answers pass through the same JSON shapes as over HTTP, so code that runs embedded runs the same
+against a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from ..runtime import limits
+from . import shapes
+from .client import InstanceLine, InstanceStatus, LinePage, WorkflowSummary
+from .requests import parse_list
+from .service import ControlPlane, NewInstance
+
+T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+_status = msgspec.json.Decoder(InstanceStatus)
+_lines = msgspec.json.Decoder(list[InstanceLine])
+_workflow = msgspec.json.Decoder(WorkflowSummary)
+
+
+def _seen(decoder: msgspec.json.Decoder[T], shape: Any) -> T:
+    return decoder.decode(_encode(shape))
+
+
+class EmbeddedBackend:
+    """Calls the control plane directly.
+
+    Args:
+        plane: the operations.
+        account: whose.
+    """
+
+    def __init__(self, plane: ControlPlane, account: str) -> None:
+        self._plane = plane
+        self._account = account
+
+    async def create(
+        self, workflow: str, new: NewInstance, wait_ms: int, request_id: str
+    ) -> InstanceStatus:
+        view = await self._plane.create_instance(
+            self._account,
+            workflow,
+            instance_id=new.instance_id,
+            params=new.params,
+            wait_ms=wait_ms,
+            request_id=request_id,
+            source="binding",
+        )
+        return _seen(_status, shapes.created_and_waited(view))
+
+    async def create_batch(
+        self, workflow: str, news: list[NewInstance], request_id: str
+    ) -> list[str]:
+        result = await self._plane.create_instances(
+            self._account, workflow, news, request_id=request_id, source="binding"
+        )
+        return [view.id for view in result.created]
+
+    async def get(
+        self, workflow: str, instance_id: str, *, with_steps: bool, wait_ms: int
+    ) -> InstanceStatus:
+        view = await self._plane.get_instance(
+            self._account, workflow, instance_id, with_steps=with_steps, wait_ms=wait_ms
+        )
+        return _seen(_status, shapes.detail(view))
+
+    async def change_status(
+        self, workflow: str, instance_id: str, change: str, request_id: str
+    ) -> str:
+        view = await self._plane.change_status(
+            self._account, workflow, instance_id, change, request_id=request_id
+        )
+        return view.status
+
+    async def send_event(
+        self, workflow: str, instance_id: str, event_type: str, payload: bytes, request_id: str
+    ) -> str:
+        sent_ms = await self._plane.send_event(
+            self._account, workflow, instance_id, event_type, payload, request_id=request_id
+        )
+        return shapes.iso(sent_ms)
+
+    async def list_page(
+        self, workflow: str, filters: Mapping[str, str], cursor: str | None
+    ) -> LinePage:
+        given = dict(filters) if cursor is None else {**filters, "cursor": cursor}
+        found = await self._plane.list_instances(
+            self._account, workflow, parse_list(urlencode(given).encode())
+        )
+        uuid = found.workflow.uuid
+        lines = [shapes.listed(row, uuid) for row in found.page.rows]
+        return LinePage(_seen(_lines, lines), found.page.cursor)
+
+    async def list_workflows(self, page: int) -> list[WorkflowSummary]:
+        found, _ = await self._plane.list_workflows(
+            self._account, page=page, per_page=limits.PER_PAGE_MAX
+        )
+        return [_seen(_workflow, shapes.workflow_shape(item)) for item in found]
+
+    async def get_workflow(self, workflow: str) -> WorkflowSummary:
+        found = await self._plane.get_workflow(self._account, workflow)
+        return _seen(_workflow, shapes.workflow_shape(found))
+
+    async def close(self) -> None:
+        """The control plane belongs to the runtime, which closes it."""

@@ -1,0 +1,325 @@
+"""The client's backend over HTTP: pooled connections, repeats that take effect once.
+
+A call is repeated, with the same Idempotency-Key, when no connection came about, the connection
+broke, or the server answered 429, 502, 503 or 504; with backoff and jitter, honouring Retry-After,
+until `CLIENT_RETRY_FOR_MS` have passed. Then the last typed error is raised: `ServerUnreachable`
+if nothing was ever sent, `OutcomeUnknown` if a change may have taken effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from ..runtime import limits
+from ..runtime.entropy import Entropy, SystemEntropy
+from ..runtime.errors import (
+    InstanceAlreadyExists,
+    InstanceNotFound,
+    InvalidArgument,
+    OutcomeUnknown,
+    ServerUnreachable,
+    ToqueError,
+    Unauthorized,
+    WorkflowNotFound,
+    from_wire,
+)
+from ..runtime.ids import check_account_id
+from .client import Client, InstanceLine, InstanceStatus, LinePage, WorkflowSummary
+from .service import NewInstance
+
+T = TypeVar("T")
+_RETRIED = frozenset({429, 502, 503, 504})
+_BY_NUMBER: dict[int, type[ToqueError]] = {
+    known.number: known
+    for known in (Unauthorized, WorkflowNotFound, InstanceNotFound, InstanceAlreadyExists)
+}
+"""For servers that speak the standard without toque's extension."""
+_ANSWER_SLACK_S = 60.0
+_JSON = {"Content-Type": "application/json"}
+
+
+class _StatusEnvelope(msgspec.Struct, frozen=True):
+    result: InstanceStatus
+
+
+class _Id(msgspec.Struct, frozen=True):
+    id: str
+
+
+class _IdsEnvelope(msgspec.Struct, frozen=True):
+    result: list[_Id]
+
+
+class _Info(msgspec.Struct, frozen=True):
+    cursor: str | None = None
+
+
+class _LinesEnvelope(msgspec.Struct, frozen=True):
+    result: list[InstanceLine]
+    result_info: _Info
+
+
+class _WorkflowEnvelope(msgspec.Struct, frozen=True):
+    result: WorkflowSummary
+
+
+class _WorkflowsEnvelope(msgspec.Struct, frozen=True):
+    result: list[WorkflowSummary]
+
+
+class _Changed(msgspec.Struct, frozen=True):
+    status: str = ""
+    timestamp: str = ""
+
+
+class _ChangedEnvelope(msgspec.Struct, frozen=True):
+    result: _Changed
+
+
+class _Extension(msgspec.Struct, frozen=True):
+    code: str
+    data: dict[str, Any] = {}
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    code: int
+    message: str
+    toque: _Extension | None = None
+
+
+class _FailureEnvelope(msgspec.Struct, frozen=True):
+    errors: list[_Failure]
+
+
+_status = msgspec.json.Decoder(_StatusEnvelope)
+_ids = msgspec.json.Decoder(_IdsEnvelope)
+_lines = msgspec.json.Decoder(_LinesEnvelope)
+_workflow = msgspec.json.Decoder(_WorkflowEnvelope)
+_workflows = msgspec.json.Decoder(_WorkflowsEnvelope)
+_changed = msgspec.json.Decoder(_ChangedEnvelope)
+_failed = msgspec.json.Decoder(_FailureEnvelope)
+
+
+def connect(url: str, token: str | None = None, account: str = "default") -> Client:
+    """A client of the server at `url`.
+
+    Args:
+        url: for example `http://127.0.0.1:8787`.
+        token: None: the environment variable `TOQUE_TOKEN`.
+        account: whose workflows.
+    """
+    entropy = SystemEntropy()
+    token = token if token is not None else os.environ.get("TOQUE_TOKEN")
+    return Client(HttpBackend(url, token, account, entropy), entropy)
+
+
+class HttpBackend:
+    """Calls the REST API.
+
+    Args:
+        url: the server.
+        token: bearer token; None: none is sent.
+        account: whose workflows.
+        entropy: jitter between tries.
+        retry_for_ms: how long a call is repeated.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        account: str,
+        entropy: Entropy,
+        *,
+        retry_for_ms: int = limits.CLIENT_RETRY_FOR_MS,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise InvalidArgument(f"url {url!r:.200} must start with http:// or https://.")
+        check_account_id(account)
+        self._base = f"{url.rstrip('/')}/client/v4/accounts/{account}/workflows"
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._entropy = entropy
+        self._retry_for_s = retry_for_ms / 1000
+        self._session: aiohttp.ClientSession | None = None
+
+    # --- operations ---
+
+    async def create(
+        self, workflow: str, new: NewInstance, wait_ms: int, request_id: str
+    ) -> InstanceStatus:
+        query = f"?wait={wait_ms}ms" if wait_ms else ""
+        path = f"/{workflow}/instances{query}"
+        body = _create_body(new)
+        return (await self._call(_status, "POST", path, body, request_id, wait_ms)).result
+
+    async def create_batch(
+        self, workflow: str, news: list[NewInstance], request_id: str
+    ) -> list[str]:
+        body = b"[" + b",".join(map(_create_body, news)) + b"]"
+        found = await self._call(_ids, "POST", f"/{workflow}/instances/batch", body, request_id)
+        return [item.id for item in found.result]
+
+    async def get(
+        self, workflow: str, instance_id: str, *, with_steps: bool, wait_ms: int
+    ) -> InstanceStatus:
+        query = {} if with_steps else {"simple": "true"}
+        if wait_ms:
+            query["wait"] = f"{wait_ms}ms"
+        path = _instance(workflow, instance_id) + (f"?{urlencode(query)}" if query else "")
+        return (await self._call(_status, "GET", path, wait_ms=wait_ms)).result
+
+    async def change_status(
+        self, workflow: str, instance_id: str, change: str, request_id: str
+    ) -> str:
+        path = _instance(workflow, instance_id) + "/status"
+        body = msgspec.json.encode({"status": change})
+        return (await self._call(_changed, "PATCH", path, body, request_id)).result.status
+
+    async def send_event(
+        self, workflow: str, instance_id: str, event_type: str, payload: bytes, request_id: str
+    ) -> str:
+        path = f"{_instance(workflow, instance_id)}/events/{event_type}"
+        return (await self._call(_changed, "POST", path, payload, request_id)).result.timestamp
+
+    async def list_page(
+        self, workflow: str, filters: Mapping[str, str], cursor: str | None
+    ) -> LinePage:
+        query = dict(filters) if cursor is None else {**filters, "cursor": cursor}
+        found = await self._call(_lines, "GET", f"/{workflow}/instances?{urlencode(query)}")
+        return LinePage(found.result, found.result_info.cursor)
+
+    async def list_workflows(self, page: int) -> list[WorkflowSummary]:
+        path = f"?page={page}&per_page={limits.PER_PAGE_MAX}"
+        return (await self._call(_workflows, "GET", path)).result
+
+    async def get_workflow(self, workflow: str) -> WorkflowSummary:
+        return (await self._call(_workflow, "GET", f"/{workflow}")).result
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # --- transport ---
+
+    async def _call(
+        self,
+        decoder: msgspec.json.Decoder[T],
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        request_id: str | None = None,
+        wait_ms: int = 0,
+    ) -> T:
+        """The decoded answer of a call, repeated while that can help."""
+        url = URL(self._base + path, encoded=True)
+        headers = None if request_id is None else {**_JSON, "Idempotency-Key": request_id}
+        timeout = None
+        if wait_ms:
+            timeout = aiohttp.ClientTimeout(total=wait_ms / 1000 + _ANSWER_SLACK_S, connect=10)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._retry_for_s
+        tries = 0
+        maybe_done = False
+        while True:
+            if self._session is None:
+                self._session = self._new_session()
+            options: dict[str, Any] = {"data": body, "headers": headers}
+            if timeout is not None:
+                options["timeout"] = timeout
+            pause_s = 0.0
+            try:
+                async with self._session.request(
+                    method, url, allow_redirects=False, **options
+                ) as answer:
+                    raw = await answer.read()
+                    status = answer.status
+                    if status == 200:
+                        return decoder.decode(raw)
+                    error = _error_of(status, raw)
+                    if status not in _RETRIED:
+                        raise error
+                    pause_s = _retry_after_s(answer.headers.get("Retry-After"))
+                    maybe_done = maybe_done or not error_is_clean(error)
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as fault:
+                error = ServerUnreachable(f"no connection to {self._base}: {fault}")
+            except (aiohttp.ClientError, TimeoutError, OSError) as fault:
+                maybe_done = True
+                told = f"{type(fault).__name__} {fault}".strip()
+                error = OutcomeUnknown(f"the connection failed before the answer came: {told}")
+            pause_s = max(pause_s, self._backoff_s(tries))
+            tries += 1
+            if loop.time() + pause_s >= until:
+                raise _verdict(error, request_id is not None and maybe_done)
+            await asyncio.sleep(pause_s)
+
+    def _backoff_s(self, tries: int) -> float:
+        most = min(limits.CLIENT_RETRY_MAX_MS, limits.CLIENT_RETRY_MIN_MS << min(tries, 16))
+        return most * (0.5 + self._entropy.random() / 2) / 1000
+
+    def _new_session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=limits.CLIENT_CONNECTIONS_MAX, keepalive_timeout=60, ttl_dns_cache=60
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=_ANSWER_SLACK_S, connect=10),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+        )
+
+
+def error_is_clean(error: ToqueError) -> bool:
+    """Whether the error says that the call did not take effect."""
+    return error.retryable or error.overloaded
+
+
+def _verdict(error: ToqueError, unknown: bool) -> ToqueError:
+    if unknown and not isinstance(error, OutcomeUnknown):
+        return OutcomeUnknown(
+            f"the change may or may not have taken effect; last: {error}", {"last": error.code}
+        )
+    return error
+
+
+def _create_body(new: NewInstance) -> bytes:
+    params = new.params
+    if params.startswith(b'"'):  # a string that the server is to take as JSON: the JSON of it
+        params = msgspec.json.encode(params.decode())
+    if new.instance_id is None:
+        return b'{"params":' + params + b"}"
+    return b'{"instance_id":"' + new.instance_id.encode() + b'","params":' + params + b"}"
+
+
+def _instance(workflow: str, instance_id: str) -> str:
+    return f"/{workflow}/instances/{quote(instance_id, safe='')}"
+
+
+def _retry_after_s(text: str | None) -> float:
+    try:
+        return max(0.0, float(text)) if text else 0.0
+    except ValueError:
+        return 0.0  # an HTTP date; our own backoff does
+
+
+def _error_of(status: int, raw: bytes) -> ToqueError:
+    try:
+        failure = _failed.decode(raw).errors[0]
+    except (msgspec.MsgspecError, UnicodeDecodeError, IndexError):
+        text = raw[:200].decode("utf-8", "replace")
+        return ToqueError(f"the server answered {status}: {text}", {"status": status})
+    if failure.toque is None:
+        known = _BY_NUMBER.get(failure.code, ToqueError)
+        return known(failure.message, {"status": status, "number": failure.code})
+    return from_wire((failure.toque.code, failure.message, failure.toque.data))
