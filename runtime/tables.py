@@ -33,16 +33,22 @@ class Table:
         columns: `(name, SQL type)`; a type that ends in `?` admits NULL.
         key_size: how many of the first columns form the primary key.
         indexes: secondary indexes.
+        scope_size: how many of the first key columns name what is scanned as a whole (mostly
+            the entity). A scan whose prefix is at least that long looks only at that scope's
+            pending rows; a shorter one looks at all pending rows of the table.
     """
 
     name: str
     columns: tuple[tuple[str, str], ...]
     key_size: int
     indexes: tuple[Index, ...] = field(default=())
+    scope_size: int = 1
 
     def __post_init__(self) -> None:
         if not 0 < self.key_size <= len(self.columns):
             raise ValueError(f"table {self.name}: key_size {self.key_size} is out of range")
+        if not 0 < self.scope_size <= self.key_size:
+            raise ValueError(f"table {self.name}: scope_size {self.scope_size} is out of range")
         for identifier in (self.name, *(name for name, _ in self.columns)):
             if not identifier.isidentifier() or identifier != identifier.lower():
                 raise ValueError(f"table {self.name}: {identifier!r} is no lower-case identifier")

@@ -1,0 +1,409 @@
+"""The store of a shard in one SQLite file: `Store` over a writer thread, or inline.
+
+Commits are durable when `synchronous` is FULL (WAL, fsync per commit). Reads see committed rows
+with the pending ones laid over them; they use a connection of their own, never hold a snapshot
+and never checkpoint. If a commit fails otherwise than by a row, or a newer owner has taken the
+shard over, the store is *broken*: it answers nothing more and must be opened again.
+
+With `writer="thread"` a commit runs in the shard's writer thread while the loop goes on and the
+next batch gathers. With `writer="inline"` there are no threads: the same SQL runs on the loop,
+after a delay that a simulation chooses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from . import limits
+from .errors import DataDirFormat, Fenced, InvalidArgument, StoreFailed
+from .group_commit import EVERY_OWNER, Batch, Failures, GroupCommit, Told, merge
+from .reader_sqlite import DiskFailed, Reader
+from .schema_sqlite import Synchronous, TableSql, check_tables, connect_writer, prepare
+from .store import Durable
+from .tables import Key, Query, Row, Table
+from .writer_sqlite import Writer, WriterThread
+
+_log = logging.getLogger(__name__)
+
+_WAL_RESET_FIXED = (3, 51, 3)
+_EPOCH_SQL = "SELECT epoch FROM shard"
+
+
+class SqliteStore:
+    """See the module and `Store`. Made by `open`.
+
+    Attributes:
+        path: the file.
+        on_owner_failed: called with each owner whose part of a batch could not be stored, and
+            the error, before any callback is told. What that owner has written since is gone.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        tables: Sequence[Table],
+        sql: dict[str, TableSql],
+        loop: asyncio.AbstractEventLoop,
+        writer: Writer,
+        reader: Reader,
+        epoch: int,
+        threaded: bool,
+        commit_delay: Callable[[], float] | None,
+    ) -> None:
+        self.path = path
+        self.on_owner_failed: Callable[[Any, BaseException], None] | None = None
+        self._loop = loop
+        self._epoch = epoch
+        self._group = GroupCommit(list(tables), self._first_write)
+        self._sql = sql
+        self._writer = writer
+        self._reader = reader
+        self._delay = commit_delay
+        self._timer: asyncio.Handle | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._dead = False
+        self._handed_at = 0.0
+        self._counts = dict.fromkeys(
+            ("commits", "rows", "bytes", "commit_seconds", "batch_rows_max"), 0.0
+        )
+        self._thread: WriterThread | None = None
+        if threaded:
+            self._thread = WriterThread(
+                writer, loop, f"store {path.stem}", self._committed, self._break
+            )
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        tables: Sequence[Table],
+        loop: asyncio.AbstractEventLoop | None = None,
+        writer: Literal["thread", "inline"] = "thread",
+        commit_delay: Callable[[], float] | None = None,
+        name: str | None = None,
+        synchronous: Synchronous = "FULL",
+    ) -> SqliteStore:
+        """Open (or make) a shard's file and become its owner; older owners are fenced.
+
+        Args:
+            path: the file; its folder must exist.
+            tables: every table of the shard.
+            loop: the shard's event loop; the running one if not given.
+            writer: where commits run.
+            commit_delay: for the inline writer, how many seconds of the loop's time a commit takes.
+            name: the shard's name, which the file must bear; the file's stem if not given.
+            synchronous: FULL, NORMAL (survives the process, not power loss) or OFF.
+
+        Raises:
+            DataDirFormat: no toque store, one of another format or shard, or other columns.
+            StoreFailed: the disk failed, or another owner held the file for too long.
+        """
+        path = Path(path)
+        check_tables(list(tables))
+        if sqlite3.sqlite_version_info < _WAL_RESET_FIXED:
+            _log.debug(
+                "SQLite %s may lose commits when two connections checkpoint at once; "
+                "only the writer checkpoints here.",
+                sqlite3.sqlite_version,
+            )
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = connect_writer(path, synchronous)
+            epoch, last = prepare(connection, path, name or path.stem, list(tables))
+            reader = Reader(path)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if not isinstance(error, sqlite3.Error):
+                raise
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+                raise DataDirFormat(f"{path} is no database.") from error
+            raise StoreFailed(f"{path} can't be opened: {error}", {"reason": str(error)}) from error
+        sql = {table.name: TableSql(table) for table in tables}
+        return cls(
+            path,
+            tables,
+            sql,
+            loop or asyncio.get_running_loop(),
+            Writer(connection, path, sql, epoch, last),
+            reader,
+            epoch,
+            writer == "thread",
+            commit_delay,
+        )
+
+    # --- properties ---
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def durable_seq(self) -> int:
+        return self._group.durable_seq
+
+    @property
+    def write_seq(self) -> int:
+        return self._group.write_seq
+
+    @property
+    def broken(self) -> BaseException | None:
+        return self._group.broken
+
+    # --- writes ---
+
+    def put(self, owner: Hashable, table: Table, row: Row) -> int:
+        return self._group.put(owner, table, row)
+
+    def delete(self, owner: Hashable, table: Table, key: Key) -> int:
+        return self._group.delete(owner, table, key)
+
+    def when_durable(self, seq: int, callback: Durable, owner: object = None) -> None:
+        self._group.when_durable(seq, callback, owner)
+
+    async def flush(self) -> None:
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def settle(error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._group.when_durable(self._group.write_seq, settle, EVERY_OWNER)
+        await done
+
+    # --- reads ---
+
+    def get(self, table: Table, key: Key) -> Row | None:
+        group = self._group
+        if group.broken is not None:
+            raise group.broken
+        entry = group.find(table, key)
+        if entry is not None:
+            return entry[1]
+        rows = self._select(self._sql[table.name].get, key)
+        return rows[0] if rows else None
+
+    def scan(
+        self,
+        table: Table,
+        prefix: Key = (),
+        *,
+        after: Key | None = None,
+        limit: int = limits.SCAN_ROWS_MAX,
+        reverse: bool = False,
+    ) -> list[Row]:
+        if self._group.broken is not None:
+            raise self._group.broken
+        if not 0 < limit <= limits.SCAN_ROWS_MAX:
+            raise InvalidArgument(f"a scan gives 1 to {limits.SCAN_ROWS_MAX} rows, not {limit}.")
+        shape = self._group.shape(table)
+        size = len(prefix)
+        shape.check_prefix(prefix)
+        if after is not None:
+            shape.check_whole(after)
+            if after[:size] != tuple(prefix):
+                raise InvalidArgument(f"table {shape.name}: `after` has not the scan's prefix.")
+            if size == shape.key_size:
+                return []
+        pending = self._group.matching(table, prefix)
+        if after is not None:
+            beyond = {k: r for k, r in pending.items() if (k < after if reverse else k > after)}
+            pending = beyond
+        if not pending:
+            return self._page(table, prefix, after, limit, reverse)
+        return self._merged(table, prefix, after, limit, reverse, pending)
+
+    def _page(
+        self, table: Table, prefix: Key, after: Key | None, limit: int, reverse: bool
+    ) -> list[Row]:
+        sql = self._sql[table.name].scan(len(prefix), after is not None, reverse)
+        return self._select(sql, (*(after or prefix), limit))
+
+    def _merged(
+        self,
+        table: Table,
+        prefix: Key,
+        after: Key | None,
+        limit: int,
+        reverse: bool,
+        pending: dict[Key, Row | None],
+    ) -> list[Row]:
+        """A page of committed rows under pending ones; more are read if too many are hidden."""
+        size = table.key_size
+        committed: list[Row] = []
+        asked = limit
+        while True:
+            page = self._page(table, prefix, after, asked, reverse)
+            committed.extend(row for row in page if row[:size] not in pending)
+            if len(page) < asked or len(committed) >= limit or len(prefix) == size:
+                return merge(committed, pending, size, reverse)[:limit]
+            after = page[-1][:size]
+
+    async def query(self, query: Query, params: tuple[Any, ...] = ()) -> list[Row]:
+        if self._thread is None:
+            return self.query_now(query, params)
+        if self._group.broken is not None:
+            raise self._group.broken
+        try:
+            return await self._reader.select_later(query.sql, params, query.name)
+        except DiskFailed as error:
+            self._break_soon(error)
+            raise
+
+    def query_now(self, query: Query, params: tuple[Any, ...] = ()) -> list[Row]:
+        if self._group.broken is not None:
+            raise self._group.broken
+        return self._select(query.sql, params, query.name)
+
+    def _select(self, sql: str, params: Sequence[Any], what: str = "") -> list[Row]:
+        try:
+            return self._reader.select(sql, params, what)
+        except DiskFailed as error:
+            self._break_soon(error)
+            raise
+
+    def verify_owner(self) -> None:
+        if self._group.broken is not None:
+            raise self._group.broken
+        if self._select(_EPOCH_SQL, ()) != [(self._epoch,)]:
+            error = Fenced(f"{self.path.name} has a newer owner than epoch {self._epoch}.")
+            self._break_soon(error)
+            raise error
+
+    # --- commits ---
+
+    def _first_write(self) -> None:
+        """The open batch got its first write: it is handed over when this turn has ended."""
+        self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        batch = self._group.take()
+        if batch is None:
+            return
+        self._handed_at = self._loop.time()
+        if self._thread is not None:
+            self._thread.hand(batch)
+            return
+        delay = 0.0 if self._delay is None else self._delay()
+        if delay > 0:
+            self._timer = self._loop.call_later(delay, self._commit_inline, batch)
+        else:
+            self._timer = self._loop.call_soon(self._commit_inline, batch)
+
+    def _commit_inline(self, batch: Batch) -> None:
+        try:
+            failures = self._writer.commit(batch)
+        except (Fenced, StoreFailed) as error:
+            self._break(error)
+            return
+        self._committed(batch, failures)
+        try:
+            self._writer.maintain(idle=True)
+        except StoreFailed as error:
+            self._break(error)
+
+    def _committed(self, batch: Batch, failures: Failures) -> None:
+        if self._group.in_flight is not batch:
+            return  # the store broke meanwhile; everyone has been told
+        counts = self._counts
+        counts["commits"] += 1
+        counts["rows"] += batch.rows
+        counts["bytes"] += batch.bytes
+        counts["commit_seconds"] += self._loop.time() - self._handed_at
+        counts["batch_rows_max"] = max(counts["batch_rows_max"], batch.rows)
+        told = self._group.finish(failures)
+        self._hand_over()  # before the callbacks, so that the writer need not wait for them
+        if failures and self.on_owner_failed is not None:
+            for owner, error in failures.items():
+                self._run(self.on_owner_failed, owner, error)
+        self._tell(told)
+
+    def _break(self, error: BaseException) -> None:
+        if self._group.broken is None:
+            if not self._dead:
+                _log.warning("%s is broken: %s", self.path.name, error)
+            self._tell(self._group.fail(error))
+
+    def _break_soon(self, error: BaseException) -> None:
+        """As `_break`, from within a caller's read: refuse at once, but tell in the next turn."""
+        if self._group.broken is None:
+            _log.warning("%s is broken: %s", self.path.name, error)
+            self._loop.call_soon(self._tell, self._group.fail(error))
+
+    def _tell(self, told: Told) -> None:
+        for callback, error in told:
+            self._run(callback, error)
+
+    def _run(self, callback: Callable[..., None], *args: Any) -> None:
+        try:
+            callback(*args)
+        except Exception as error:
+            self._loop.call_exception_handler(
+                {"message": "a store callback failed", "exception": error}
+            )
+
+    # --- the end ---
+
+    def statistics(self) -> dict[str, float]:
+        return {
+            **self._counts,
+            "wal_bytes": float(self._writer.wal_bytes()),
+            "batches_split": float(self._writer.splits),
+        }
+
+    async def close(self) -> None:
+        if self._dead:
+            return
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        failed: BaseException | None = None
+        while self.broken is None and self.write_seq > self.durable_seq:
+            try:
+                await self.flush()
+            except StoreFailed as error:
+                failed = failed or error
+        self._dead = True
+        self._break(StoreFailed(f"{self.path.name} is closed."))
+        await self._reader.close()
+        if self._thread is None:
+            self._writer.close()
+        else:
+            await self._thread.stop()
+        if failed is not None:
+            raise failed
+
+    def crash(self, outcome: Literal["lost", "kept"]) -> None:
+        """Die as a killed process does (inline writer only): no callback runs any more.
+
+        The batch in flight, if there is one, turns out committed ("kept") or not ("lost"); the
+        open one is lost.
+        """
+        if self._thread is not None:
+            raise InvalidArgument("only a store with an inline writer can crash on demand.")
+        if self._dead:
+            return
+        self._dead = True
+        batch = self._group.in_flight
+        if self._timer is not None:
+            self._timer.cancel()
+        if batch is not None and outcome == "kept":
+            try:
+                self._writer.commit(batch)
+            except (Fenced, StoreFailed) as error:
+                _log.debug("%s: nothing kept: %s", self.path.name, error)
+        self._group.fail(StoreFailed(f"{self.path.name} has crashed."))
+        self._reader.close_now()
+        self._writer.close()
