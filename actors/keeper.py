@@ -172,7 +172,8 @@ def watch(path: str, starter: Process, scratch: str, pipe: int) -> None:
     poll = select.poll()
     poll.register(pipe, select.POLLIN | select.POLLHUP)
     while True:
-        roots = [pid for pid in children(starter.pid) if scratch in command(pid)]
+        mine = [pid for pid in children(starter.pid) if pid != os.getpid()]
+        roots = [pid for pid in mine if scratch in command(pid)]
         known |= offspring([*roots, *(process.pid for process in known if is_alive(process))])
         known = {process for process in known if is_alive(process)}
         current = sorted(map(list, known))

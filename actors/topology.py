@@ -155,7 +155,6 @@ def process_environment(auth_token_path: str | None = None) -> dict[str, str]:
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_BACKEND_LOG_LEVEL": "warning",
         "RAY_raylet_start_wait_time_s": "60",
     }
     if auth_token_path is not None:

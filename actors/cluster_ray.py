@@ -1,0 +1,437 @@
+"""Start, attach to and stop the cluster of a data directory's shard actors.
+
+`start_local` brings up a Ray cluster of this process's own, quietly, and one actor per shard;
+`attach` finds or makes them on a cluster that is there already. What was left of a former local
+run on the same directory is ended first, and the keeper ends what this one leaves (see keeper).
+
+All blocking Ray calls run in one thread that lives as long as the process: the kernel ends Ray's
+processes when the *thread* that started them ends.
+
+How it fails: with the error of the shard that could not open (the author's and the caller's
+faults as themselves, the rest as `ClusterStartFailed`), after everything was taken down again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import ray
+from ray import _raylet as ray_core
+from ray._private import worker as ray_worker
+from ray.exceptions import ActorDiedError, RayError
+
+from ..runtime import limits
+from ..runtime.entropy import SystemEntropy
+from ..runtime.errors import AuthorError, CallerError, ClusterStartFailed, DataDirInUse, from_wire
+from ..runtime.frames_socket import runtime_directory
+from ..runtime.ids import Placement
+from . import keeper, topology
+from .keeper import Process
+from .shard_ray import actor_class
+from .topology import ShardSpec
+
+log = logging.getLogger("toque.cluster")
+logging.getLogger("toque").addHandler(logging.NullHandler())
+T = TypeVar("T")
+
+_OBJECT_STORE_BYTES = 80 * limits.MIB  # nothing of toque's goes through it but resource steps
+_POLL_S = 0.05
+_ROOT_PROGRAMS = ("gcs_server", "raylet")
+
+
+# --- Ray itself ---
+
+
+def start_ray(scratch: str, *, num_cpus: int | None = None, namespace: str = "toque") -> None:
+    """Start a local Ray cluster that is this process's own, and say nothing.
+
+    Args:
+        scratch: a short, private directory for Ray's sockets, logs and secret.
+        num_cpus: as Ray takes it; None counts the machine's.
+        namespace: for actors made without one.
+    """
+    secret = os.path.join(scratch, "auth")
+    _write_private(secret, SystemEntropy().new_id() + SystemEntropy().new_id())
+    os.environ.update(topology.process_environment(secret))
+    _read_environment_again()
+    _silence()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    ray.init(
+        num_cpus=num_cpus,
+        namespace=namespace,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=True,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        _temp_dir=os.path.join(scratch, "ray"),
+    )
+    with contextlib.suppress(ValueError):  # in the main thread Ray has put its own in place
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _read_environment_again() -> None:
+    """Ray's core reads its settings and its secret once, when it is imported; again, now."""
+    if hasattr(ray_core, "Config"):
+        ray_core.Config.initialize("")
+    if hasattr(ray_core, "AuthenticationTokenLoader"):
+        ray_core.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _silence() -> None:
+    """What Ray would print on this process's terminal goes to the log."""
+
+    def to_log(data: dict[str, Any], ignore_prefix: bool = False) -> None:
+        log.info("ray: %s", " ".join(data.get("lines", ()))[:500])
+
+    if hasattr(ray_worker, "print_to_stdstream"):
+        ray_worker.print_to_stdstream = to_log
+
+
+def _write_private(path: str, text: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+# --- the local run: lock, leftovers, keeper ---
+
+
+class LocalRun:
+    """This process's claim on a data directory, and its keeper.
+
+    Raises:
+        DataDirInUse: another live process has the directory.
+    """
+
+    def __init__(self, data_dir: str) -> None:
+        self.data_dir = data_dir
+        self.run_file = os.path.join(data_dir, "run.json")
+        self._lock = os.open(os.path.join(data_dir, "run.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            run = keeper.read_run(self.run_file)
+            who = f"process {keeper.starter_of(run).pid}" if run else "another process"
+            raise DataDirInUse(
+                f"{data_dir} is in use by {who}. Stop it first, or choose another directory."
+            ) from None
+        self.leftovers = keeper.end_run(self.run_file)
+        self.run_dir = runtime_directory(topology.directory_id(data_dir))
+        for name in os.listdir(self.run_dir):
+            _remove(os.path.join(self.run_dir, name))
+        me = keeper.identify(os.getpid())
+        assert me is not None
+        self.starter: Process = me
+        self._start_keeper()
+
+    def _start_keeper(self) -> None:
+        reading, self._pipe = os.pipe()
+        self._keeper = subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", keeper.__file__, self.run_file),
+                *(str(self.starter.pid), str(self.starter.started), self.run_dir, str(reading)),
+            ],
+            pass_fds=(reading,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C on the terminal is not for it
+        )
+        os.close(reading)
+        assert self._keeper.stdout is not None
+        with self._keeper.stdout as output:
+            if output.readline() != b"ready\n":
+                raise ClusterStartFailed("the keeper process did not start.")
+
+    def cluster_roots(self) -> list[Process]:
+        """The Ray processes that this process started and that Ray cannot do without."""
+        found = []
+        for pid in keeper.children(os.getpid()):
+            command = keeper.command(pid)
+            program = os.path.basename(command.partition("\0")[0])
+            process = keeper.identify(pid)
+            if process is not None and self.run_dir in command and program in _ROOT_PROGRAMS:
+                found.append(process)
+        return found
+
+    def end_processes(self) -> None:
+        """End the cluster's processes that are left."""
+        run = keeper.read_run(self.run_file) or {}
+        mine = [Process(*pair) for pair in run.get("processes", ())]
+        keeper.end({*mine, *keeper.offspring(p.pid for p in self.cluster_roots())})
+
+    def close(self) -> None:
+        """Let the keeper end the stragglers and clean up; give the directory free."""
+        os.close(self._pipe)
+        try:
+            self._keeper.wait(2 * limits.PROCESS_END_MAX_MS / 1000)
+        except subprocess.TimeoutExpired:
+            self._keeper.kill()
+            self._keeper.wait()
+            keeper.end_run(self.run_file)
+        os.close(self._lock)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+# --- the cluster ---
+
+
+class Cluster:
+    """The shard actors of one data directory. Made by `start_local` and `attach`.
+
+    Attributes:
+        specs: by shard.
+        handles: the actors, by shard.
+        node: the Ray node this process is on.
+    """
+
+    def __init__(
+        self, specs: list[ShardSpec], run: LocalRun | None, thread: ThreadPoolExecutor
+    ) -> None:
+        self.specs = {spec.shard: spec for spec in specs}
+        self.handles: dict[str, Any] = {}
+        self.node = ""
+        self.run = run
+        self.num_cpus: int | None = None
+        self.connected_before = ray.is_initialized()
+        self.roots: list[Process] = []
+        self._thread = thread
+        self._class = actor_class()
+
+    @property
+    def spec(self) -> ShardSpec:
+        """Any of the specs, for what they have in common."""
+        return next(iter(self.specs.values()))
+
+    @property
+    def leftovers_ended(self) -> int:
+        """How many processes of a former run were ended at the start."""
+        return len(self.run.leftovers) if self.run is not None else 0
+
+    async def blocking(self, work: Callable[..., T], *args: Any) -> T:
+        """Run a blocking Ray call in the thread that all of them share."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+
+    def _up(self) -> None:
+        if self.run is not None:
+            start_ray(self.run.run_dir, num_cpus=self.num_cpus, namespace=self.spec.namespace)
+            self.roots = self.run.cluster_roots()
+        self.node = ray.get_runtime_context().get_node_id()
+        for shard in self.specs:
+            self.make_actor(shard)
+
+    def make_actor(self, shard: str) -> None:
+        """Make the shard's actor, or find it."""
+        spec = self.specs[shard]
+        options = {**topology.actor_options(spec), "get_if_exists": True}
+        self.handles[shard] = self._class.options(**options).remote(spec)
+
+    async def ask(self, shard: str, method: str, timeout_s: float) -> Any:
+        """Call a control method of a shard's actor.
+
+        Raises:
+            TimeoutError: no answer in time.
+            RayError: the actor is gone, or being restarted.
+        """
+        reference = getattr(self.handles[shard], method).remote()
+        return await asyncio.wait_for(asyncio.wrap_future(reference.future()), timeout_s)
+
+    async def wait_ready(self, timeout_ms: int = limits.SHARD_START_MAX_MS) -> None:
+        """Wait until all shards are open.
+
+        Raises:
+            CallerError, AuthorError: as the shard that can't open told it.
+            ClusterStartFailed: a shard did not open in time; says why, as far as known.
+        """
+        tasks = [asyncio.ensure_future(self._wait_open(s, timeout_ms)) for s in self.specs]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _wait_open(self, shard: str, timeout_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_ms / 1000
+        seen = "its actor does not answer"
+        while (left := until - loop.time()) > 0:
+            try:
+                health = await self.ask(shard, "health", left)
+            except TimeoutError:
+                break
+            except ActorDiedError as error:
+                raise ClusterStartFailed(
+                    f"shard {shard} did not start: {error}", {"shard": shard}
+                ) from error
+            except RayError as error:
+                seen = str(error)
+            else:
+                if health["state"] == "open":
+                    return
+                if health["final"]:
+                    raise from_wire(health["error"])
+                seen = f"it is {health['state']}"
+                if health["error"]:
+                    seen += f": {health['error'][1]}"
+            await asyncio.sleep(_POLL_S)
+        raise ClusterStartFailed(
+            f"shard {shard} was not open after {timeout_ms / 1000:g} s; {seen}.", {"shard": shard}
+        )
+
+    async def rebuild(self) -> None:
+        """Bring a local cluster up anew after Ray's own processes were lost."""
+        if self.run is None:
+            raise ClusterStartFailed("Ray is gone, and it was not started here.")
+        await self.blocking(self._rebuild)
+        await self.wait_ready()
+
+    def _rebuild(self) -> None:
+        assert self.run is not None
+        self.run.end_processes()
+        ray.shutdown()
+        self._up()
+
+    async def stop(self, drain_ms: int = limits.DRAIN_MAX_MS) -> None:
+        """Drain the shards and take down what this process started."""
+        if self.run is None:
+            await self.take_down()
+            return
+        drains = (self.ask(shard, "drain", drain_ms / 1000) for shard in self.handles)
+        for shard, told in zip(
+            list(self.handles), await asyncio.gather(*drains, return_exceptions=True), strict=True
+        ):
+            if isinstance(told, BaseException):
+                log.warning("shard %s was not drained: %r", shard, told)
+        await self.take_down()
+
+    async def take_down(self) -> None:
+        """End what this process started, at once: actors and Ray, or its connection to it."""
+        await self.blocking(self._down)
+        self._thread.shutdown()
+
+    def _down(self) -> None:
+        try:
+            if self.run is not None:
+                for handle in self.handles.values():
+                    with contextlib.suppress(RayError):
+                        ray.kill(handle)
+            if not self.connected_before:
+                ray.shutdown()
+        finally:
+            if self.run is not None:
+                self.run.close()
+
+
+def _new_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="toque-ray")
+
+
+async def start_local(
+    data_dir: str | os.PathLike[str],
+    *,
+    placement: Placement,
+    factory: str,
+    settings: dict[str, Any] | None = None,
+    num_cpus: int | None = None,
+    timeout_ms: int = limits.SHARD_START_MAX_MS,
+) -> Cluster:
+    """Start Ray and the shard actors of a data directory; return when all shards are open.
+
+    Raises:
+        DataDirInUse: another live process has the directory.
+        CallerError, AuthorError: a shard can't open; the error is its own.
+        ClusterStartFailed: Ray or a shard did not come up in time.
+    """
+    path = os.path.realpath(data_dir)
+    os.makedirs(path, exist_ok=True)
+    thread = _new_thread()
+    loop = asyncio.get_running_loop()
+    try:
+        run = await loop.run_in_executor(thread, LocalRun, path)
+    except BaseException:
+        thread.shutdown()
+        raise
+    entropy = SystemEntropy()
+    try:
+        cluster = Cluster(
+            topology.shard_specs(
+                data_dir=path,
+                run_dir=run.run_dir,
+                placement=placement,
+                token=bytes.fromhex(entropy.new_id() + entropy.new_id()),
+                factory=factory,
+                settings=settings or {},
+                starter=run.starter,
+            ),
+            run,
+            thread,
+        )
+    except BaseException:
+        await loop.run_in_executor(thread, run.close)
+        thread.shutdown()
+        raise
+    cluster.num_cpus = num_cpus
+    try:
+        await cluster.blocking(cluster._up)
+        await cluster.wait_ready(timeout_ms)
+    except BaseException as error:
+        await cluster.take_down()
+        if isinstance(error, Exception) and not isinstance(
+            error, (CallerError, AuthorError, ClusterStartFailed)
+        ):
+            raise ClusterStartFailed(f"Ray did not start: {error}") from error
+        raise
+    return cluster
+
+
+async def attach(
+    address: str, specs: list[ShardSpec], *, timeout_ms: int = limits.SHARD_START_MAX_MS
+) -> Cluster:
+    """Find or make the shard actors on the Ray cluster at `address`; they outlive this process.
+
+    A process that is connected to Ray already keeps its connection; `address` is not looked at.
+    """
+    cluster = Cluster(specs, None, _new_thread())
+
+    def up() -> None:
+        if not cluster.connected_before:
+            _silence()
+            ray.init(
+                address=address,
+                namespace=cluster.spec.namespace,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        cluster._up()
+
+    try:
+        await cluster.blocking(up)
+        await cluster.wait_ready(timeout_ms)
+    except BaseException:
+        await cluster.take_down()
+        raise
+    return cluster

@@ -1,0 +1,264 @@
+"""The shard actor: one Ray actor that owns a shard and hosts its entities.
+
+What is hosted comes from a factory that the spec names by import path, since this floor knows
+nothing of those above. Ray's restarts run the constructor only, so it is the constructor that
+starts the opening, in the background, on the actor's main loop. `health` answers from a loop and
+a thread of its own and touches nothing of the main loop's, so it answers while the main loop
+hangs, and says for how long it has.
+
+How it fails. A start that cannot succeed (the workflow file does not import, the data is of a
+newer format) leaves the actor up and `failed`, with the error for whoever asks: no restart would
+help. Anything else is tried again. A store that broke or was fenced ends the process; Ray starts
+it anew and it opens the shard again. If the process that started the cluster is gone, so is the
+actor, shortly after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import logging.handlers
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NoReturn, Protocol, TypeVar, cast
+
+import ray
+from ray.exceptions import RayError
+from ray.util import get_node_ip_address
+
+from ..runtime import limits
+from ..runtime.entropy import Entropy, SystemEntropy
+from ..runtime.errors import (
+    AuthorError,
+    CallerError,
+    InvalidArgument,
+    ShardUnavailable,
+    WireError,
+    to_wire,
+)
+from ..runtime.link_socket import LinkServer, Session, SocketLinks
+from .keeper import identify, is_alive
+from .topology import CONTROL_GROUP, ShardSpec, actor_name, class_options
+
+log = logging.getLogger("toque.shard")
+T = TypeVar("T")
+
+_LOG_BYTES_MAX = 4 * limits.MIB
+
+
+class ShardHandle(Protocol):
+    """What a factory gives: an open shard. All of it belongs to the main loop."""
+
+    @property
+    def epoch(self) -> int:
+        """This owner's epoch."""
+
+    @property
+    def broken(self) -> BaseException | None:
+        """Why the shard can't go on (its store broke, or a newer owner fenced it), if so."""
+
+    def serve_session(self, send: Callable[[bytes], None]) -> Session:
+        """A session for a new link."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Plain data."""
+
+    async def drain(self) -> None:
+        """Take no new work; return when what runs has come to rest."""
+
+    async def close(self) -> None:
+        """Commit what is pending and close the store."""
+
+
+Factory = Callable[[ShardSpec], Awaitable[ShardHandle]]
+
+
+def find_factory(name: str) -> Factory:
+    """The function that `module:function` names."""
+    module, _, function = name.partition(":")
+    try:
+        return cast(Factory, getattr(importlib.import_module(module), function))
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgument(f"factory {name!r} can't be imported: {error}.") from error
+
+
+class ShardActor:
+    """Opens a shard, serves links to it, and answers for its health.
+
+    Args:
+        spec: which shard, and how to open it.
+    """
+
+    def __init__(self, spec: ShardSpec) -> None:
+        self.spec = spec
+        self.state = "opening"
+        self.error: WireError | None = None
+        self.final = False
+        self.address = ""
+        self.epoch = 0
+        self._handle: ShardHandle | None = None
+        self._server: LinkServer | None = None
+        self._process = identify(os.getpid())
+        self._node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+        self._loop = asyncio.get_running_loop()
+        self._ticked = time.monotonic()
+        _log_to_file(spec)
+        self._beat()
+        self._opening = self._loop.create_task(self._open(), name=f"open {spec.shard}")
+        if spec.starter is not None:
+            threading.Thread(target=self._outlive_nobody, daemon=True).start()
+
+    # --- the main loop ---
+
+    def _beat(self) -> None:
+        self._ticked = time.monotonic()
+        if self._handle is not None and self._handle.broken is not None:
+            leave(f"shard {self.spec.shard} can't go on: {self._handle.broken!r}")
+        self._beating = self._loop.call_later(limits.TICK_PERIOD_MS / 1000, self._beat)
+
+    async def _open(self) -> None:
+        backoff_ms = limits.SHARD_REOPEN_MIN_MS
+        while True:
+            try:
+                await self._open_once()
+                return
+            except (CallerError, AuthorError) as error:
+                self._failed(error)
+                self.final = True
+                return
+            except (Exception, SystemExit) as error:  # a user's file may call sys.exit
+                self._failed(error)
+            await asyncio.sleep(backoff_ms / 1000)
+            backoff_ms = min(backoff_ms * 2, limits.SHARD_REOPEN_MAX_MS)
+
+    async def _open_once(self) -> None:
+        spec = self.spec
+        handle = await find_factory(spec.factory)(spec)
+        try:
+            server = LinkServer(
+                spec.shard, handle.epoch, spec.token, SystemEntropy(), handle.serve_session
+            )
+            wanted = spec.socket_address(spec.shard)
+            if spec.listen == "tcp":
+                host = get_node_ip_address()  # type: ignore[no-untyped-call]
+                wanted = f"tcp://{host}:0"
+            self.address = await server.listen(wanted)
+        except BaseException:
+            await handle.close()
+            raise
+        self._handle, self._server = handle, server
+        self.epoch, self.error, self.state = handle.epoch, None, "open"
+        log.info("shard %s is open, epoch %d", spec.shard, handle.epoch)
+
+    def _failed(self, error: BaseException) -> None:
+        log.error("shard %s did not open", self.spec.shard, exc_info=error)
+        code, message, data = to_wire(error)
+        self.error = (code, message, {**data, "shard": self.spec.shard})
+        self.state = "failed"
+
+    async def _close(self) -> None:
+        self.state = "draining"
+        self._opening.cancel()
+        if self._handle is not None:
+            await self._handle.drain()
+        if self._server is not None:
+            await self._server.close()
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            await handle.close()
+        self.state = "closed"
+
+    async def _count(self) -> dict[str, Any]:
+        return self._handle.statistics() if self._handle is not None else {}
+
+    # --- a thread of its own ---
+
+    def _outlive_nobody(self) -> None:
+        starter = self.spec.starter
+        pause = threading.Event()
+        while starter is not None and is_alive(starter):
+            pause.wait(limits.STARTER_CHECK_MS / 1000)
+        leave("the process that started the cluster is gone")
+
+    # --- the control group: another loop, another thread ---
+
+    @ray.method(concurrency_group=CONTROL_GROUP)
+    async def health(self) -> dict[str, Any]:
+        """How the shard stands. Answers while the main loop hangs."""
+        return {
+            "shard": self.spec.shard,
+            "process": tuple(self._process or ()),
+            "node": self._node,
+            "state": self.state,
+            "final": self.final,
+            "epoch": self.epoch,
+            "address": self.address,
+            "error": self.error,
+            "tick_age_ms": round((time.monotonic() - self._ticked) * 1000),
+        }
+
+    @ray.method(concurrency_group=CONTROL_GROUP)
+    async def drain(self) -> None:
+        """Bring the shard to rest and close it. The actor stays, closed."""
+        await self._on_main_loop(self._close())
+
+    @ray.method(concurrency_group=CONTROL_GROUP)
+    async def statistics(self) -> dict[str, Any]:
+        """The shard's counters."""
+        return await self._on_main_loop(self._count())
+
+    async def _on_main_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+def leave(reason: str) -> NoReturn:
+    """End the process at once; Ray takes it for a crash and starts the actor anew."""
+    log.critical("%s; the process ends", reason)
+    for handler in log.parent.handlers if log.parent else ():
+        handler.flush()
+    os._exit(1)
+
+
+def _log_to_file(spec: ShardSpec) -> None:
+    """Log to `DATA/logs/<shard>.log`: Ray's own log files go with the cluster."""
+    folder = os.path.join(spec.data_dir, "logs")
+    os.makedirs(folder, exist_ok=True)
+    handler = logging.handlers.RotatingFileHandler(
+        os.path.join(folder, f"{spec.shard}.log"), maxBytes=_LOG_BYTES_MAX, backupCount=1
+    )
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    )
+    root = logging.getLogger("toque")
+    for former in root.handlers[:]:
+        root.removeHandler(former)
+        former.close()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+def actor_class() -> Any:
+    """The class as Ray runs it. Wrapped here and not where it is defined, so that its code goes
+    by reference and its module's globals exist once per process."""
+    return ray.remote(**class_options())(ShardActor)
+
+
+def shard_links(spec: ShardSpec, loop: asyncio.AbstractEventLoop, entropy: Entropy) -> SocketLinks:
+    """Links to all shards of the cluster that `spec` belongs to."""
+    if spec.listen == "unix":
+        return SocketLinks(spec.socket_address, spec.token, loop, entropy)
+
+    async def by_name(shard: str) -> str:
+        try:
+            actor: Any = ray.get_actor(actor_name(shard), namespace=spec.namespace)
+            address: str = (await actor.health.remote())["address"]
+        except (ValueError, RayError) as error:
+            raise ShardUnavailable(f"shard {shard} has no actor that answers: {error}") from error
+        if not address:
+            raise ShardUnavailable(f"shard {shard} is not open yet.")
+        return address
+
+    return SocketLinks(by_name, spec.token, loop, entropy)

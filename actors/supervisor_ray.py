@@ -1,0 +1,226 @@
+"""The supervisor: notices what Ray does not, a shard actor that hangs or is stopped.
+
+It asks each actor for its health once per period, never with more than one call under way. An
+actor that is silent too long, or whose main loop has not turned for too long, is killed by the
+operating system (a stopped process obeys nothing else) and Ray starts it anew. An actor that Ray
+has given up is made again. If Ray's own processes are lost, a local cluster is rebuilt.
+
+While a shard opens it may take longer: importing a workflow file blocks the main loop.
+
+It holds no state that matters: it may be stopped and started at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+
+from ..runtime import limits
+from . import keeper
+from .cluster_ray import Cluster
+from .keeper import Process
+
+log = logging.getLogger("toque.supervisor")
+
+_EVENTS_MAX = 1_000
+_RETRY_S = 0.05
+
+
+class Event(NamedTuple):
+    """Something that happened to a shard.
+
+    Attributes:
+        shard: its name; "ray" for Ray's own processes.
+        what: `down`, `hung`, `silent`, `failed`, `back` or `lost`.
+        reason: a sentence.
+        took_ms: in `back`, the time since its last sign of life before; else 0.
+    """
+
+    shard: str
+    what: str
+    reason: str
+    took_ms: int
+
+
+class Supervisor:
+    """Watches the actors of a cluster until it is closed.
+
+    Args:
+        cluster: whose actors.
+        on_event: told of each event; must not raise.
+        period_ms: how often each actor is asked.
+        silence_max_ms: how long an actor, or its main loop, may give no sign.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        on_event: Callable[[Event], None] | None = None,
+        *,
+        period_ms: int = limits.HEARTBEAT_PERIOD_MS,
+        silence_max_ms: int = limits.HEARTBEAT_SILENCE_MAX_MS,
+    ) -> None:
+        self.events: deque[Event] = deque(maxlen=_EVENTS_MAX)
+        self.health: dict[str, dict[str, Any]] = {}
+        self._cluster = cluster
+        self._on_event = on_event
+        self._period_s = period_ms / 1000
+        self._silence_s = silence_max_ms / 1000
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._down: set[str] = set()
+        self._last_well: dict[str, float] = {}
+        self._rebuilding = asyncio.Lock()
+
+    def start(self) -> None:
+        """Begin to watch."""
+        for shard in self._cluster.specs:
+            self._tasks.append(self._loop.create_task(self._watch(shard), name=f"watch {shard}"))
+        if self._cluster.run is not None:
+            self._tasks.append(self._loop.create_task(self._watch_ray(), name="watch ray"))
+
+    async def close(self) -> None:
+        """Stop watching; actors are left as they are."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    def _tell(self, shard: str, what: str, reason: str, took_ms: int = 0) -> None:
+        event = Event(shard, what, reason, took_ms)
+        self.events.append(event)
+        log.log(
+            logging.INFO if what == "back" else logging.WARNING, "%s %s: %s", shard, what, reason
+        )
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def _is_down(self, shard: str, what: str, reason: str) -> None:
+        if shard not in self._down:
+            self._down.add(shard)
+            self._tell(shard, what, reason)
+
+    # --- one shard ---
+
+    async def _watch(self, shard: str) -> None:
+        while True:
+            async with self._rebuilding_is_over():
+                healthy = await self._check(shard)
+            await asyncio.sleep(self._period_s if healthy else _RETRY_S)
+
+    @contextlib.asynccontextmanager
+    async def _rebuilding_is_over(self) -> Any:
+        async with self._rebuilding:
+            pass
+        yield
+
+    async def _check(self, shard: str) -> bool:
+        health = await self._ask(shard)
+        if health is None:
+            return False
+        known = self.health.get(shard)
+        self.health[shard] = health
+        opening = health["state"] != "open"
+        patience_s = limits.SHARD_START_MAX_MS / 1000 if opening else self._silence_s
+        hung_s = health["tick_age_ms"] / 1000
+        if hung_s > patience_s:
+            self._is_down(shard, "hung", f"its main loop has not turned for {hung_s:.1f} s")
+            self._kill(shard)
+            return False
+        if opening:
+            if health["final"] and (known is None or not known["final"]):
+                self._tell(shard, "failed", health["error"][1])
+            return False
+        now = self._loop.time()
+        restarted = known is not None and known["process"] != health["process"]
+        if shard in self._down or restarted:
+            self._down.discard(shard)
+            took_ms = round((now - self._last_well.get(shard, now)) * 1000)
+            self._tell(shard, "back", f"open again, epoch {health['epoch']}", took_ms)
+        self._last_well[shard] = now
+        return True
+
+    async def _ask(self, shard: str) -> dict[str, Any] | None:
+        """The actor's health; None if it gave none, after doing what can be done about it."""
+        try:
+            reference = self._cluster.handles[shard].health.remote()
+            answer = asyncio.wrap_future(reference.future())
+        except ActorDiedError as error:
+            self._gone(shard, error)
+            return None
+        except RayError as error:
+            self._is_down(shard, "down", _why(error))
+            return None
+        opening = self.health.get(shard, {}).get("state") != "open" or shard in self._down
+        patience_s = limits.SHARD_START_MAX_MS / 1000 if opening else self._silence_s
+        try:
+            await asyncio.wait((answer,), timeout=patience_s)
+            if not answer.done():
+                self._is_down(shard, "silent", f"no answer for {patience_s:g} s")
+                self._kill(shard)
+                await asyncio.wait((answer,), timeout=limits.PROCESS_END_MAX_MS / 1000)
+            if not answer.done():
+                return None
+            health: dict[str, Any] = answer.result()
+            return health
+        except ActorDiedError as error:
+            self._gone(shard, error)
+            return None
+        except RayError as error:
+            self._is_down(shard, "down", _why(error))
+            return None
+        finally:
+            answer.cancel()
+
+    def _gone(self, shard: str, error: Exception) -> None:
+        """Ray has given the actor up (someone ended it on purpose): make it anew."""
+        self._is_down(shard, "down", _why(error))
+        if self._ray_is_there():
+            with contextlib.suppress(RayError, ValueError):
+                self._cluster.make_actor(shard)
+
+    def _kill(self, shard: str) -> None:
+        health = self.health.get(shard)
+        if health is not None and health["node"] == self._cluster.node and health["process"]:
+            keeper.end([Process(*health["process"])], wait_ms=0)
+        else:  # on another node there is nobody but Ray to do it
+            with contextlib.suppress(RayError):
+                ray.kill(self._cluster.handles[shard], no_restart=False)
+
+    # --- Ray ---
+
+    def _ray_is_there(self) -> bool:
+        return all(map(keeper.is_alive, self._cluster.roots))
+
+    async def _watch_ray(self) -> None:
+        while True:
+            await asyncio.sleep(self._period_s)
+            if self._ray_is_there():
+                continue
+            started = self._loop.time()
+            self._tell("ray", "lost", "a process of the local Ray cluster ended")
+            for process in self._cluster.roots:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(process.pid, os.WNOHANG)  # actors outlive a raylet that is a zombie
+            async with self._rebuilding:
+                try:
+                    await self._cluster.rebuild()
+                except Exception as error:
+                    self._tell("ray", "failed", f"it did not come up again: {error}")
+                    continue
+            took_ms = round((self._loop.time() - started) * 1000)
+            self._tell("ray", "back", "the local Ray cluster was rebuilt", took_ms)
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, ActorUnavailableError):
+        return "its process ended or can't be reached"
+    return str(error).partition("\n")[0][:300]

@@ -1,0 +1,68 @@
+"""A shard that needs no store: it sends frames back, and misbehaves when told to.
+
+Frames it knows: `pid` (answers with the process number), `hang` (blocks the main loop for a
+minute), `break` (reports a broken store). The epoch is a number in a file of the data directory.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from toque.actors.topology import ShardSpec
+from toque.runtime.errors import StoreFailed, WorkflowLoadError
+
+
+class Session:
+    def __init__(self, shard: EchoShard, send: Callable[[bytes], None]) -> None:
+        self.shard = shard
+        self.send = send
+
+    def receive(self, frame: bytes) -> None:
+        self.shard.frames += 1
+        if frame == b"pid":
+            self.send(str(os.getpid()).encode())
+        elif frame == b"hang":
+            time.sleep(60)
+        elif frame == b"break":
+            self.shard.broken = StoreFailed("told to break")
+        else:
+            self.send(frame)
+
+    def closed(self) -> None:
+        pass
+
+
+class EchoShard:
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.broken: BaseException | None = None
+        self.frames = 0
+        self.drained = False
+
+    def serve_session(self, send: Callable[[bytes], None]) -> Session:
+        return Session(self, send)
+
+    def statistics(self) -> dict[str, Any]:
+        return {"frames": self.frames}
+
+    async def drain(self) -> None:
+        self.drained = True
+
+    async def close(self) -> None:
+        pass
+
+
+async def build(spec: ShardSpec) -> EchoShard:
+    """Open the shard; its settings may say that it can't be."""
+    if "load_error" in spec.settings:
+        raise WorkflowLoadError(spec.settings["load_error"])
+    if "crash" in spec.settings:
+        raise OSError(spec.settings["crash"])
+    path = Path(spec.data_dir, f"{spec.shard}.epoch")
+    epoch = int(path.read_text()) + 1 if path.exists() else 1
+    path.write_text(str(epoch))
+    return EchoShard(epoch)
