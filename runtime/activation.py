@@ -31,6 +31,11 @@ current_chain: ContextVar[Chain] = ContextVar("toque_call_chain", default=())
 _log = logging.getLogger("toque.entity")
 
 
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
 class Stub:
     """Calls another entity: `await stub.method(args)`."""
 
@@ -147,6 +152,7 @@ class Activation:
     ) -> asyncio.Future[Any]:
         self._check_alive()
         future = self._host.loop.create_future()
+        future.add_done_callback(_retrieve)  # the activation may end before the answer comes
         encoded = pack(args)
         chain = (*current_chain.get(), self.ref)
 

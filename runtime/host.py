@@ -8,9 +8,11 @@ is called once and the shard must be opened anew by its owner.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+import types
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +91,7 @@ class Host:
         self._classes = dict(classes)
         self._envs = dict(envs)
         self._on_broken = on_broken
+        store.on_owner_failed = self._owner_failed
         self._handlers = {kind: handlers_of(cls) for kind, cls in classes.items()}
         self._live: dict[EntityRef, Activation] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -170,6 +173,12 @@ class Host:
         self.alarms.abandon(activation.ref)
         if self.store.broken is not None:
             self._store_broke(self.store.broken)
+
+    def _owner_failed(self, owner: Any, error: BaseException) -> None:
+        """What the entity wrote can't be stored: what it holds in memory is not true any more."""
+        activation = self._live.get(owner)
+        if activation is not None:
+            self.reset(activation, error)
 
     def _store_broke(self, error: BaseException) -> None:
         if not self._closed:
@@ -286,17 +295,20 @@ class Host:
         """The handler awaits something: answer when its future or coroutine is done."""
         if inspect.iscoroutine(result):
             token = current_chain.set(call.chain)
-            result = self._spawn(result)
+            result = self._spawn(first_alone(result, activation.gate.hold(), self.loop))
             current_chain.reset(token)
 
         def done(future: asyncio.Future[Any]) -> None:
+            raised: BaseException | None = None
+            if future.cancelled():
+                raised = EntityReset("the call was cancelled.")
+            else:
+                raised = future.exception()
             try:
                 if activation.ended:
                     error = EntityReset(f"{activation.ref} was reset while it handled the call.")
                     answer(call.id, False, pack(to_wire(error)))
-                elif future.cancelled():
-                    self._refuse(activation, call, answer, EntityReset("the call was cancelled."))
-                elif (raised := future.exception()) is not None:
+                elif raised is not None:
                     self._refuse(activation, call, answer, raised)
                 else:
                     self._answer(activation, call, answer, pack(future.result()))
@@ -369,7 +381,7 @@ class Host:
         if result is None:
             self._alarm_done(activation, retries, None)
             return
-        task = self._spawn(_drive(result))
+        task = self._spawn(first_alone(_drive(result), activation.gate.hold(), self.loop))
         task.add_done_callback(
             lambda done: self._alarm_done(
                 activation, retries, None if done.cancelled() else done.exception()
@@ -405,3 +417,31 @@ class Host:
 
 async def _drive(work: Any) -> None:
     await work
+
+
+@types.coroutine
+def first_alone(
+    work: Coroutine[Any, Any, Any], release: Callable[[], None], loop: asyncio.AbstractEventLoop
+) -> Generator[Any, Any, Any]:
+    """Run `work`; up to its first wait it is alone, as if it had begun when it was delivered.
+
+    A task starts in a later turn of the loop: without this, the next event would overtake what
+    the handler does first (take a critical section, say).
+    """
+    try:
+        waits_for = work.send(None)
+    except StopIteration as end:
+        return end.value
+    finally:
+        loop.call_soon(release)
+    while True:
+        try:
+            sent = yield waits_for
+        except BaseException as error:
+            step = functools.partial(work.throw, error)
+        else:
+            step = functools.partial(work.send, sent)
+        try:
+            waits_for = step()
+        except StopIteration as end:
+            return end.value

@@ -143,9 +143,9 @@ class Outbox:
 
     def _answered(self, dest: EntityRef, message: _Message, done: asyncio.Future[Any]) -> None:
         self._in_flight.discard(dest)
+        error = None if done.cancelled() else done.exception()
         if self._closed or done.cancelled() or self._store.broken is not None:
             return
-        error = done.exception()
         if error is not None and not isinstance(error, CallerError):
             self.repeated += 1
             self._later(dest)

@@ -25,6 +25,9 @@ Durable = Callable[[BaseException | None], None]
 class Store(Protocol):
     """One shard's store. All methods belong to the shard's event loop thread."""
 
+    on_owner_failed: Callable[[Any, BaseException], None] | None
+    """Called with each owner whose part of a batch could not be stored, before any callback."""
+
     @property
     def epoch(self) -> int:
         """This owner's epoch; it grows each time the shard is opened."""
