@@ -341,9 +341,14 @@ class Client:
             async with gate:
                 return await self.backend.create_batch(workflow, batch, self._entropy.new_id())
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(send(batch)) for batch in _batches(instances)]
-        return [Instance(self, workflow, made) for task in tasks for made in task.result()]
+        tasks = [asyncio.ensure_future(send(batch)) for batch in _batches(instances)]
+        try:
+            made = await asyncio.gather(*tasks)
+        finally:  # one failed, or the caller was cancelled: the rest is not sent
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [Instance(self, workflow, one) for batch in made for one in batch]
 
     async def get_instance(self, workflow: str, id: str) -> Instance:
         """A handle to an instance that exists; `InstanceNotFound` otherwise."""

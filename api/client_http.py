@@ -9,6 +9,7 @@ if nothing was ever sent, `OutcomeUnknown` if a change may have taken effect.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -43,6 +44,7 @@ _BY_NUMBER: dict[int, type[ToqueError]] = {
 }
 """For servers that speak the standard without toque's extension."""
 _ANSWER_SLACK_S = 60.0
+_LARGE_BODY_BYTES = 512 * limits.KIB  # aiohttp sends larger ones in pieces if they are a stream
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -233,7 +235,9 @@ class HttpBackend:
         while True:
             if self._session is None:
                 self._session = self._new_session()
-            options: dict[str, Any] = {"data": body, "headers": headers}
+            large = body is not None and len(body) > _LARGE_BODY_BYTES
+            data = io.BytesIO(body) if large and body is not None else body
+            options: dict[str, Any] = {"data": data, "headers": headers}
             if timeout is not None:
                 options["timeout"] = timeout
             pause_s = 0.0

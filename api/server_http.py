@@ -31,7 +31,8 @@ _STOP_GRACE_S = 5
 class _Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with a bound on the head of a request."""
 
-    _head_bytes: int | None = None
+    _head_bytes: int | None = 0
+    """Bytes of a head that is still coming in; None: none is."""
 
     def on_message_begin(self) -> None:
         self._head_bytes = 0
