@@ -1,0 +1,52 @@
+"""What a SousChef keeps in memory of instances: who may use a slot, and who has just ended. Pure.
+
+Both are bounded: the first by the lease, the second by a constant.
+"""
+
+from __future__ import annotations
+
+ASK_AT_ONCE = -1
+"""In place of `heard_ms`: never heard of, to be asked at the next look."""
+
+
+class Held:
+    """An instance that may use a slot.
+
+    Attributes:
+        run_id, seq, turn, shard: as last reported, or granted.
+        granted: the grant has not been answered yet.
+        flying: a message with the grant is on its way.
+        heard_ms: when it last gave a sign of life; -1: ask it soon.
+    """
+
+    __slots__ = ("flying", "granted", "heard_ms", "run_id", "seq", "shard", "since_ms", "turn")
+
+    def __init__(
+        self, run_id: str, seq: int, turn: int, shard: str, since_ms: int, heard_ms: int
+    ) -> None:
+        self.run_id = run_id
+        self.seq = seq
+        self.turn = turn
+        self.shard = shard
+        self.since_ms = since_ms
+        self.heard_ms = heard_ms
+        self.granted = self.flying = False
+
+
+class Ends:
+    """The runs that ended last, so that their late reports are known as such."""
+
+    def __init__(self, remembered_max: int) -> None:
+        self._half = remembered_max // 2
+        self._young: dict[str, str] = {}
+        self._old: dict[str, str] = {}
+
+    def add(self, key: str, run_id: str) -> None:
+        """Remember that a run has ended."""
+        self._young[key] = run_id
+        if len(self._young) >= self._half:
+            self._old, self._young = self._young, {}
+
+    def has(self, key: str, run_id: str) -> bool:
+        """Whether that run is known to have ended."""
+        return self._young.get(key) == run_id or self._old.get(key) == run_id

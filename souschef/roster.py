@@ -1,0 +1,480 @@
+"""The roster of a SousChef: who is queued, who may use a slot, who is to be asked. Pure.
+
+Takes reports, answers and leases with `now_ms`; writes rows through a narrow port and keeps the
+grants that are to be sent. Guaranteed:
+
+* `holding` (the rows in HELD) bounds what runs: a row is there, in the same commit at the
+  latest, before a grant leaves, and goes only on the Engine's word that it left (a newer report,
+  a refused grant, no such instance).
+* A grant is made only while `holding` is below the lease's target. A lease that shrinks takes
+  nothing away; the slots go back as instances leave.
+* Awakened instances go first, oldest first; one grant in OLDEST_NEW_EVERY is the oldest new one's.
+
+Reports may be late, doubled or out of order. Of one run the greater `seq` is newer. A run that
+ended never comes back (the last ENDS_REMEMBERED_MAX are remembered). Of two other runs of one
+instance the later `since_ms` is newer; a report that breaks this (an old message, or a clock set
+back) is held in doubt: the Engine is asked, and believed if it says the same again. What slips
+through still heals: a grant to a run that is gone is refused, and whoever was refused, or took a
+slot that nobody granted, is asked how it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ..engines.ports import Grant, StatusReport
+from ..runtime import limits
+from ..runtime.tables import Row
+from .known import ASK_AT_ONCE, Ends, Held
+from .lane import Entry, Lane
+from .lateness import Lateness
+from .rows import AWAKENED, FRESH, HELD, ORDER, PARKED, PAUSED, QUEUED, STATE, WAITING, WAKING, Rows
+
+GrantsByShard = dict[str, list[Grant]]
+AskedByShard = dict[str, list[tuple[str, str]]]
+"""By data shard, `(key, run id)` of those to be asked how they stand."""
+
+_NO_LANE = -1
+
+
+class Roster:
+    """See the module.
+
+    Args:
+        rows: the store.
+        entity: the SousChef's key.
+        now_ms: the time of opening.
+    """
+
+    def __init__(self, rows: Rows, entity: str, now_ms: int) -> None:
+        self._rows = rows
+        self._entity = entity
+        row = rows.get(STATE, (entity,)) or (entity, 0, 0, 0, 0, 0, 0, 0, 0, 0, "{}")
+        self.lease_version: int = row[1]
+        self.target: int = row[2]
+        self.leased = bool(row[3])
+        self.calls_reserved: int = row[4]
+        awakened, fresh = row[5], row[6]
+        self.waiting: int = row[7]
+        self.paused: int = row[8]
+        self.ended: dict[str, int] = msgspec.json.decode(row[10], type=dict[str, int])
+        self._ended_text: str = row[10]
+        self.awakened = Lane(rows, entity, AWAKENED, awakened)
+        self.fresh = Lane(rows, entity, FRESH, fresh)
+        self.held: dict[str, Held] = {}
+        self.next_wake_ms: int | None = None
+        self.lateness = Lateness()
+        self.grants = self.refusals = self.pokes = 0
+        self._outgoing: GrantsByShard = {}
+        self._arrivals: dict[str, StatusReport] = {}
+        self._ends = Ends(limits.ENDS_REMEMBERED_MAX)
+        self._doubted: dict[str, str] = {}
+        self._streak = 0
+        self._dirty = False
+        self._load_held(now_ms)
+        self._look_ahead()
+
+    def _load_held(self, now_ms: int) -> None:
+        after = None
+        prefix = (self._entity,)
+        while rows := self._rows.scan(HELD, prefix, after=after, limit=limits.SCAN_ROWS_MAX):
+            for _, key, run_id, seq, turn, since_ms, shard in rows:
+                held = self.held[key] = Held(run_id, seq, turn, shard, since_ms, now_ms)
+                held.granted = True
+            after = rows[-1][:2]
+
+    # --- what it knows ----------------------------------------------------------------------
+
+    @property
+    def holding(self) -> int:
+        """Slots in use, or granted and not yet refused."""
+        return len(self.held)
+
+    @property
+    def queued(self) -> int:
+        """How many wait for a slot."""
+        return self.awakened.count + self.fresh.count
+
+    @property
+    def live(self) -> int:
+        """How many instances it keeps."""
+        return len(self.held) + self.queued + self.waiting + self.paused
+
+    # --- reports ----------------------------------------------------------------------------
+
+    def on_reports(self, reports: Iterable[StatusReport], now_ms: int) -> None:
+        """Engines say how they stand."""
+        held, arrivals = self.held, self._arrivals
+        for report in reports:
+            key = report.key
+            if key in arrivals:
+                self._place_arrivals(now_ms)
+            current = held.get(key)
+            if current is not None:
+                self._on_held_report(current, report, now_ms)
+                continue
+            row = self._rows.get(PARKED, (self._entity, key)) if self._parked else None
+            if row is not None:
+                self._on_parked_report(row, report, now_ms)
+            elif not self._ends.has(key, report.run_id):
+                self._enter(report)
+        self._settle(now_ms)
+
+    @property
+    def _parked(self) -> int:
+        return self.awakened.count + self.fresh.count + self.waiting + self.paused
+
+    def _on_held_report(self, held: Held, report: StatusReport, now_ms: int) -> None:
+        if report.run_id != held.run_id:
+            if self._is_newer_run(report, held.since_ms):
+                self._release(report.key)
+                self._enter(report)
+            elif report.key in self._doubted:
+                held.heard_ms = ASK_AT_ONCE
+            return
+        held.heard_ms = now_ms
+        if report.seq <= held.seq:
+            self._doubted.pop(report.key, None)
+            return
+        state = report.state
+        if state == "running":
+            held.seq = report.seq
+            held.turn = max(held.turn, report.turn)
+            held.granted = False
+        elif state == QUEUED and report.turn <= held.turn:
+            held.seq = report.seq  # said again; the grant for this turn is on its way
+        else:
+            self._release(report.key)
+            self._enter(report)
+
+    def _on_parked_report(self, row: Row, report: StatusReport, now_ms: int) -> None:
+        _, key, run_id, seq, state, turn, _, _, since_ms, wake_ms, _ = row
+        if report.run_id != run_id:
+            if not self._is_newer_run(report, since_ms):
+                if key in self._doubted and state != QUEUED:
+                    self._ask_later(row, now_ms - limits.POKE_AFTER_MS)
+                return
+        else:
+            self._doubted.pop(key, None)
+            if report.seq <= seq:
+                return
+            if report.state == QUEUED and state == QUEUED and report.turn == turn:
+                return
+            if state == WAITING and report.state == QUEUED and 0 < wake_ms <= report.since_ms:
+                self.lateness.add(report.since_ms - wake_ms)
+        self._unpark(row)
+        self._enter(report)
+
+    def _is_newer_run(self, report: StatusReport, since_ms: int) -> bool:
+        """Whether a report of another run than the one on the roster is to be believed."""
+        key = report.key
+        if self._ends.has(key, report.run_id):
+            return False
+        if report.since_ms < since_ms and self._doubted.get(key) != report.run_id:
+            if len(self._doubted) >= limits.ENDS_REMEMBERED_MAX:
+                self._doubted.clear()
+            self._doubted[key] = report.run_id
+            return False
+        self._doubted.pop(key, None)
+        return True
+
+    def _enter(self, report: StatusReport) -> None:
+        """Put an instance that has no row where it belongs."""
+        state = report.state
+        if state == QUEUED:
+            self._arrivals[report.key] = report
+        elif state == "ended":
+            self._ends.add(report.key, report.run_id)
+            self.ended[report.status] = self.ended.get(report.status, 0) + 1
+            self._ended_text = ""
+        elif state == "running":  # without a grant of ours: it counts, and is asked soon
+            held = Held(
+                report.run_id, report.seq, report.turn, report.shard, report.since_ms, ASK_AT_ONCE
+            )
+            self._hold(report.key, held)
+        elif state == WAITING:
+            at_ms = report.wake_ms
+            self._park(report, report.seq, WAITING, WAKING if at_ms else _NO_LANE, at_ms)
+        else:
+            self._park(report, report.seq, PAUSED, _NO_LANE, 0)
+        self._dirty = True
+
+    # --- rows -------------------------------------------------------------------------------
+
+    def _park(self, report: StatusReport, seq: int, state: str, lane: int, at_ms: int) -> None:
+        key, run_id, turn, shard = report.key, report.run_id, report.turn, report.shard
+        self._rows.put(
+            PARKED,
+            (
+                self._entity,
+                key,
+                run_id,
+                seq,
+                state,
+                turn,
+                lane,
+                at_ms,
+                report.since_ms,
+                report.wake_ms,
+                shard,
+            ),
+        )
+        if state == QUEUED:
+            entry = Entry(at_ms, key, run_id, seq, turn, shard)
+            (self.awakened if lane == AWAKENED else self.fresh).add(entry)
+            return
+        if lane == WAKING:
+            self._rows.put(ORDER, (self._entity, WAKING, at_ms, key, run_id, seq, turn, shard))
+            self._wakes(at_ms)
+        self._count(state, 1)
+
+    def _unpark(self, row: Row) -> None:
+        _, key, _, _, state, _, lane, at_ms, *_ = row
+        self._rows.delete(PARKED, (self._entity, key))
+        if state == QUEUED:
+            (self.awakened if lane == AWAKENED else self.fresh).remove(at_ms, key)
+        else:
+            if lane == WAKING:
+                self._rows.delete(ORDER, (self._entity, WAKING, at_ms, key))
+            self._count(state, -1)
+        self._dirty = True
+
+    def _count(self, state: str, by: int) -> None:
+        if state == WAITING:
+            self.waiting += by
+        else:
+            self.paused += by
+
+    def _hold(self, key: str, held: Held) -> None:
+        self.held[key] = held
+        self._rows.put(
+            HELD,
+            (self._entity, key, held.run_id, held.seq, held.turn, held.since_ms, held.shard),
+        )
+
+    def _release(self, key: str) -> None:
+        del self.held[key]
+        self._rows.delete(HELD, (self._entity, key))
+        self._dirty = True
+
+    # --- slots ------------------------------------------------------------------------------
+
+    def _settle(self, now_ms: int) -> None:
+        """End of an event: place who arrived, grant what may be granted, write the counters."""
+        if self._arrivals:
+            self._place_arrivals(now_ms)
+        room = self.target - len(self.held)
+        while room > 0 and (lane := self._next_lane()) is not None:
+            entry = lane.pop()
+            self._rows.delete(PARKED, (self._entity, entry.key))
+            self._grant(entry, now_ms)
+            room -= 1
+        if self._dirty:
+            self._write_state()
+
+    def _place_arrivals(self, now_ms: int) -> None:
+        """Grant at once if there is a slot for each and nobody waits; else queue them."""
+        arrivals = list(self._arrivals.values())
+        self._arrivals.clear()
+        if not self.queued and len(arrivals) <= self.target - len(self.held):
+            for r in arrivals:
+                self._grant(Entry(r.since_ms, r.key, r.run_id, r.seq, r.turn, r.shard), now_ms)
+            return
+        for report in arrivals:
+            lane = AWAKENED if report.awakened else FRESH
+            self._park(report, report.seq, QUEUED, lane, report.since_ms)
+
+    def _next_lane(self) -> Lane | None:
+        if self.awakened.count and self.fresh.count:
+            self._streak += 1
+            return self.fresh if self._streak % limits.OLDEST_NEW_EVERY == 0 else self.awakened
+        if self.awakened.count:
+            return self.awakened
+        return self.fresh if self.fresh.count else None
+
+    def _grant(self, entry: Entry, now_ms: int) -> None:
+        at_ms, key, run_id, seq, turn, shard = entry
+        held = Held(run_id, seq, turn, shard, at_ms, now_ms)
+        held.granted = True
+        self._hold(key, held)
+        self._send(held, Grant(key, run_id, turn))
+        self.grants += 1
+        self._dirty = True
+
+    def _send(self, held: Held, grant: Grant) -> None:
+        held.flying = True
+        grants = self._outgoing.get(held.shard)
+        if grants is None:
+            grants = self._outgoing[held.shard] = []
+        grants.append(grant)
+
+    def take_grants(self) -> GrantsByShard:
+        """The grants that are to be sent, by data shard; each is given once."""
+        outgoing, self._outgoing = self._outgoing, {}
+        return outgoing
+
+    def repeat_grants(self) -> bool:
+        """Put grants without an answer that are not on their way among those to be sent."""
+        found = False
+        for key, held in self.held.items():
+            if held.granted and not held.flying:
+                self._send(held, Grant(key, held.run_id, held.turn))
+                found = True
+        return found
+
+    def on_grant_answer(self, grants: list[Grant], accepted: list[bool], now_ms: int) -> None:
+        """An Engine's shard has answered; what it refused frees its slot."""
+        for grant, taken in zip(grants, accepted, strict=True):
+            held = self._granted(grant)
+            if held is None:
+                continue
+            held.flying = False
+            if taken:
+                held.granted = False
+                held.heard_ms = now_ms
+            elif held.granted:
+                self._on_refusal(grant.key, held, now_ms)
+        self._settle(now_ms)
+
+    def on_grant_failed(self, grants: list[Grant]) -> None:
+        """No answer came: they count as used, and are sent again by `repeat_grants`."""
+        for grant in grants:
+            if (held := self._granted(grant)) is not None:
+                held.flying = False
+
+    def _granted(self, grant: Grant) -> Held | None:
+        held = self.held.get(grant.key)
+        if held is None or held.run_id != grant.run_id or held.turn != grant.turn:
+            return None
+        return held
+
+    def _on_refusal(self, key: str, held: Held, now_ms: int) -> None:
+        """The Engine has moved on and will say so; if it does not soon, it is asked."""
+        self.refusals += 1
+        self._release(key)
+        at_ms = now_ms - limits.POKE_AFTER_MS + limits.POKE_EVERY_MS
+        told = StatusReport(
+            key, held.run_id, -1, "waiting", held.turn, True, held.since_ms, 0, "", held.shard
+        )
+        self._park(told, -1, WAITING, WAKING, at_ms)
+
+    # --- the lease --------------------------------------------------------------------------
+
+    def on_lease(self, version: int, target: int, now_ms: int) -> None:
+        """The Gatekeeper's answer. An older version than the one obeyed is dropped."""
+        if version > self.lease_version:
+            self.lease_version, self.target = version, target
+            self._dirty = True
+        self._settle(now_ms)
+
+    def set_leased(self, leased: bool) -> None:
+        """Whether the Gatekeeper may believe that this SousChef holds a lease."""
+        if leased != self.leased:
+            self.leased = leased
+            self._write_state()
+
+    def give_back(self) -> None:
+        """Obey a target of 0 from here on, before the Gatekeeper is told."""
+        assert self.holding + self.queued == 0, "slots are in use or wanted"
+        if self.target:
+            self.target = 0
+            self._write_state()
+
+    def reserve_calls(self, count: int) -> int:
+        """Make `count` more call numbers this SousChef's; gives the first."""
+        first = self.calls_reserved + 1
+        self.calls_reserved += count
+        self._write_state()
+        return first
+
+    def _write_state(self) -> None:
+        self._dirty = False
+        if not self._ended_text:
+            self._ended_text = msgspec.json.encode(self.ended).decode()
+        self._rows.put(
+            STATE,
+            (
+                self._entity,
+                self.lease_version,
+                self.target,
+                int(self.leased),
+                self.calls_reserved,
+                self.awakened.count,
+                self.fresh.count,
+                self.waiting,
+                self.paused,
+                self.live,
+                self._ended_text,
+            ),
+        )
+
+    # --- liveness ---------------------------------------------------------------------------
+
+    def due_pokes(self, now_ms: int) -> AskedByShard:
+        """Who is to be asked how it stands; each is asked again only after a while."""
+        asked: dict[str, tuple[str, str]] = {}
+        self._overdue_sleepers(asked, now_ms)
+        for key, held in self.held.items():
+            if held.heard_ms == ASK_AT_ONCE or (
+                now_ms - held.heard_ms > limits.POKE_HELD_AFTER_MS and not held.flying
+            ):
+                if len(asked) >= limits.POKES_PER_TICK_MAX:
+                    break
+                held.heard_ms = now_ms
+                asked[key] = (held.shard, held.run_id)
+        self._look_ahead()
+        if self._dirty:
+            self._write_state()
+        self.pokes += len(asked)
+        pokes: AskedByShard = {}
+        for key, (shard, run_id) in asked.items():
+            pokes.setdefault(shard, []).append((key, run_id))
+        return pokes
+
+    def _overdue_sleepers(self, asked: dict[str, tuple[str, str]], now_ms: int) -> None:
+        room = limits.POKES_PER_TICK_MAX - len(asked)
+        if not (self.waiting or self.paused) or room <= 0:
+            return
+        for row in self._rows.scan(ORDER, (self._entity, WAKING), limit=room):
+            _, _, at_ms, key, run_id, _, _, shard = row
+            if at_ms + limits.POKE_AFTER_MS > now_ms:
+                break
+            asked[key] = (shard, run_id)
+            parked = self._rows.get(PARKED, (self._entity, key))
+            assert parked is not None, f"{key} is in ORDER alone"
+            self._ask_later(parked, now_ms)
+
+    def _ask_later(self, row: Row, at_ms: int) -> None:
+        """Have a parked instance asked POKE_AFTER_MS after `at_ms`."""
+        _, key, run_id, seq, _, turn, lane, before_ms, _, _, shard = row
+        if lane == WAKING:
+            self._rows.delete(ORDER, (self._entity, WAKING, before_ms, key))
+        self._rows.put(ORDER, (self._entity, WAKING, at_ms, key, run_id, seq, turn, shard))
+        self._rows.put(PARKED, (*row[:6], WAKING, at_ms, *row[8:]))
+        self._wakes(at_ms)
+
+    def _wakes(self, at_ms: int) -> None:
+        if self.next_wake_ms is None or at_ms < self.next_wake_ms:
+            self.next_wake_ms = at_ms
+
+    def _look_ahead(self) -> None:
+        """Find when the next sleeper means to wake."""
+        self.next_wake_ms = None
+        if self.waiting or self.paused:
+            for row in self._rows.scan(ORDER, (self._entity, WAKING), limit=1):
+                self.next_wake_ms = row[2]
+
+    def on_missing(self, asked: Iterable[tuple[str, str]], now_ms: int) -> None:
+        """Those runs were asked about, and the instances do not exist: drop their rows."""
+        for key, run_id in asked:
+            held = self.held.get(key)
+            if held is not None:
+                if held.run_id == run_id:
+                    self._release(key)
+                continue
+            row = self._rows.get(PARKED, (self._entity, key))
+            if row is not None and row[2] == run_id:
+                self._unpark(row)
+        self._settle(now_ms)

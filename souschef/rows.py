@@ -1,0 +1,111 @@
+"""What a SousChef keeps in its shard's store, and the narrow port through which it does.
+
+An instance has one row: in HELD while it may use a slot, in PARKED while it is queued, waits or
+is paused. Who is queued, or is to wake by itself, also has a row in ORDER, whose key is the
+order in which they are looked at; memory holds a short window of it, so that millions may queue.
+STATE is one row: the lease and the counters. All rows of one event are in one commit.
+
+HELD says nothing of whether the grant was taken: after a restart all of HELD counts as used, and
+the grants are sent again.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..runtime.tables import Key, Query, Row, Table
+
+AWAKENED, FRESH, WAKING = 0, 1, 2
+"""Lanes of ORDER: those that have run before, new ones (both by age), sleepers by wake time."""
+
+QUEUED, WAITING, PAUSED = "queued", "waiting", "paused"
+
+HELD = Table(
+    "souschef_held",
+    (
+        ("entity", "TEXT"),
+        ("key", "TEXT"),
+        ("run_id", "TEXT"),
+        ("seq", "INTEGER"),
+        ("turn", "INTEGER"),
+        ("since_ms", "INTEGER"),
+        ("shard", "TEXT"),
+    ),
+    key_size=2,
+)
+PARKED = Table(
+    "souschef_parked",
+    (
+        ("entity", "TEXT"),
+        ("key", "TEXT"),
+        ("run_id", "TEXT"),
+        ("seq", "INTEGER"),
+        ("state", "TEXT"),
+        ("turn", "INTEGER"),
+        ("lane", "INTEGER"),  # -1: not in ORDER
+        ("at_ms", "INTEGER"),
+        ("since_ms", "INTEGER"),
+        ("wake_ms", "INTEGER"),
+        ("shard", "TEXT"),
+    ),
+    key_size=2,
+)
+ORDER = Table(
+    "souschef_order",
+    (
+        ("entity", "TEXT"),
+        ("lane", "INTEGER"),
+        ("at_ms", "INTEGER"),
+        ("key", "TEXT"),
+        ("run_id", "TEXT"),
+        ("seq", "INTEGER"),
+        ("turn", "INTEGER"),
+        ("shard", "TEXT"),
+    ),
+    key_size=4,
+)
+STATE = Table(
+    "souschef_state",
+    (
+        ("entity", "TEXT"),
+        ("lease_version", "INTEGER"),
+        ("target", "INTEGER"),
+        ("leased", "INTEGER"),
+        ("calls_reserved", "INTEGER"),
+        ("awakened", "INTEGER"),
+        ("fresh", "INTEGER"),
+        ("waiting", "INTEGER"),
+        ("paused", "INTEGER"),
+        ("live", "INTEGER"),
+        ("ended", "TEXT"),
+    ),
+    key_size=1,
+)
+UNDONE = Query(
+    "souschefs with live rows or a lease",
+    "SELECT entity FROM souschef_state WHERE live > 0 OR leased > 0",
+)
+
+
+class Rows(Protocol):
+    """The part of an entity's context that the roster uses."""
+
+    def put(self, table: Table, row: Row) -> None:
+        """Write a row."""
+
+    def delete(self, table: Table, key: Key) -> None:
+        """Delete a row."""
+
+    def get(self, table: Table, key: Key) -> Row | None:
+        """A row, own pending writes included."""
+
+    def scan(
+        self,
+        table: Table,
+        prefix: Key = (),
+        *,
+        after: Key | None = None,
+        limit: int = 1_000,
+        reverse: bool = False,
+    ) -> list[Row]:
+        """Rows in key order, own pending writes included."""
