@@ -324,9 +324,12 @@ async def test_health(plane: Any) -> None:
 
 
 async def test_the_document_tells_every_route(plane: Any) -> None:
-    async with plane.serving() as server, aiohttp.ClientSession(server.url) as session:
-        async with session.get("/openapi.json", headers=AUTH) as answer:
-            document = await answer.json()
+    async with (
+        plane.serving() as server,
+        aiohttp.ClientSession(server.url) as session,
+        session.get("/openapi.json", headers=AUTH) as answer,
+    ):
+        document = await answer.json()
     told = {
         (method.upper(), len([p for p in path.split("/") if p]) - 3)
         for path, operations in document["paths"].items()
