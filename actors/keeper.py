@@ -102,13 +102,15 @@ def end(processes: Iterable[Process], wait_ms: int = END_MAX_MS) -> list[Process
         with contextlib.suppress(ProcessLookupError, PermissionError):
             descriptor = os.pidfd_open(process.pid)  # from here on the number can't change hands
             descriptors.append(descriptor)
-            if is_alive(process):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                ended.append(process)
+            if not is_alive(process):
+                os.close(descriptors.pop())
+                continue
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            ended.append(process)
     for descriptor in descriptors:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        poll.poll(wait_ms if ended else 0)
+        poll.poll(wait_ms)
         os.close(descriptor)
     return ended
 

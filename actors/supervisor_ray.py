@@ -79,6 +79,7 @@ class Supervisor:
         self._down: set[str] = set()
         self._last_well: dict[str, float] = {}
         self._rebuilding = asyncio.Lock()
+        self._seen = asyncio.Event()
 
     def start(self) -> None:
         """Begin to watch."""
@@ -86,6 +87,10 @@ class Supervisor:
             self._tasks.append(self._loop.create_task(self._watch(shard), name=f"watch {shard}"))
         if self._cluster.run is not None:
             self._tasks.append(self._loop.create_task(self._watch_ray(), name="watch ray"))
+
+    async def wait_seen(self) -> None:
+        """Wait until every actor has been seen well once."""
+        await self._seen.wait()
 
     async def close(self) -> None:
         """Stop watching; actors are left as they are."""
@@ -146,6 +151,8 @@ class Supervisor:
             took_ms = round((now - self._last_well.get(shard, now)) * 1000)
             self._tell(shard, "back", f"open again, epoch {health['epoch']}", took_ms)
         self._last_well[shard] = now
+        if len(self._last_well) == len(self._cluster.specs):
+            self._seen.set()
         return True
 
     async def _ask(self, shard: str) -> dict[str, Any] | None:

@@ -108,7 +108,7 @@ def runtime_directory(name: str) -> str:
 
 
 def _ignore(frame: bytes) -> None:
-    pass
+    """Until somebody listens."""
 
 
 class Framed(asyncio.Protocol):
@@ -204,11 +204,14 @@ class Framed(asyncio.Protocol):
             self._hello_timer.cancel()
         self.on_lost()
 
-    def on_connected(self) -> None: ...
+    def on_connected(self) -> None:
+        """The connection is made; nothing has been read."""
 
-    def on_hello(self, hello: Hello) -> None: ...
+    def on_hello(self, hello: Hello) -> None:
+        """A frame of the handshake came in."""
 
-    def on_lost(self) -> None: ...
+    def on_lost(self) -> None:
+        """The connection is gone."""
 
 
 def set_tcp_options(transport: asyncio.Transport | None) -> None:

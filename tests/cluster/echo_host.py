@@ -7,7 +7,7 @@ minute), `break` (reports a broken store). The epoch is a number in a file of th
 from __future__ import annotations
 
 import os
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,14 @@ class Session:
         if frame == b"pid":
             self.send(str(os.getpid()).encode())
         elif frame == b"hang":
-            time.sleep(60)
+            threading.Event().wait(60)
         elif frame == b"break":
             self.shard.broken = StoreFailed("told to break")
         else:
             self.send(frame)
 
     def closed(self) -> None:
-        pass
+        """Nothing to give back."""
 
 
 class EchoShard:
@@ -53,7 +53,7 @@ class EchoShard:
         self.drained = True
 
     async def close(self) -> None:
-        pass
+        """There is no store."""
 
 
 async def build(spec: ShardSpec) -> EchoShard:

@@ -1,0 +1,219 @@
+"""Shard actors on a real Ray cluster: found, reached, killed, stopped, hung, and back again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import ray
+
+from toque.actors import cluster_ray, shard_ray, topology
+from toque.actors.supervisor_ray import Event, Supervisor
+from toque.runtime.entropy import SystemEntropy
+from toque.runtime.errors import (
+    ClusterStartFailed,
+    DataDirInUse,
+    InvalidArgument,
+    WorkflowLoadError,
+)
+
+pytestmark = [pytest.mark.cluster]
+T = TypeVar("T")
+WAIT_S = 20.0
+
+
+async def soon(work: Awaitable[T]) -> T:
+    return await asyncio.wait_for(work, WAIT_S)
+
+
+class Line:
+    """A link to a shard: ask it something, wait for it to come and go."""
+
+    def __init__(self, spec: topology.ShardSpec) -> None:
+        self.frames: asyncio.Queue[bytes] = asyncio.Queue()
+        self.ups: asyncio.Queue[int] = asyncio.Queue()
+        self.downs: asyncio.Queue[BaseException | None] = asyncio.Queue()
+        links = shard_ray.shard_links(spec, asyncio.get_running_loop(), SystemEntropy())
+        self.link = links.open(
+            spec.shard, self.frames.put_nowait, self.ups.put_nowait, self.downs.put_nowait
+        )
+
+    async def ask(self, frame: bytes) -> bytes:
+        self.link.send(frame)
+        return await soon(self.frames.get())
+
+
+@asynccontextmanager
+async def watched(
+    cluster: cluster_ray.Cluster, **settings: int
+) -> AsyncIterator[asyncio.Queue[Event]]:
+    """The events of a supervisor, started once it knows all actors."""
+    events: asyncio.Queue[Event] = asyncio.Queue()
+    supervisor = Supervisor(cluster, events.put_nowait, period_ms=100, **settings)
+    supervisor.start()
+    await soon(supervisor.wait_seen())
+    yield events
+    await supervisor.close()
+
+
+async def next_event(events: asyncio.Queue[Event], shard: str) -> Event:
+    while True:
+        event = await soon(events.get())
+        if event.shard == shard:
+            return event
+
+
+async def process_of(cluster: cluster_ray.Cluster, shard: str) -> int:
+    pid: int = (await cluster.ask(shard, "health", WAIT_S))["process"][0]
+    return pid
+
+
+async def test_each_shard_has_an_actor_that_is_reached_by_socket(
+    cluster: cluster_ray.Cluster,
+) -> None:
+    for shard, spec in cluster.specs.items():
+        line = Line(spec)
+        epoch = await soon(line.ups.get())
+        health = await cluster.ask(shard, "health", WAIT_S)
+        assert (health["state"], health["epoch"]) == ("open", epoch)
+        assert int(await line.ask(b"pid")) == health["process"][0] != os.getpid()
+        assert (await cluster.ask(shard, "statistics", WAIT_S))["frames"] >= 1
+        line.link.close()
+
+
+async def test_the_data_directory_is_in_use(cluster: cluster_ray.Cluster) -> None:
+    spec = cluster.spec
+    with pytest.raises(DataDirInUse, match=str(os.getpid())):
+        await cluster_ray.start_local(spec.data_dir, placement=spec.placement, factory=spec.factory)
+
+
+async def test_a_killed_actor_is_back_with_a_higher_epoch(cluster: cluster_ray.Cluster) -> None:
+    line = Line(cluster.specs["d0"])
+    epoch = await soon(line.ups.get())
+    async with watched(cluster, silence_max_ms=5_000) as events:
+        os.kill(await process_of(cluster, "d0"), signal.SIGKILL)
+        await soon(line.downs.get())
+        assert (await next_event(events, "d0")).what in ("down", "back")
+        assert await soon(line.ups.get()) == epoch + 1
+        assert await line.ask(b"hello") == b"hello"
+    line.link.close()
+
+
+@pytest.mark.parametrize(("trouble", "noticed"), [("hang", "hung"), ("stop", "silent")])
+async def test_an_actor_that_hangs_or_is_stopped_is_killed_and_comes_back(
+    cluster: cluster_ray.Cluster, trouble: str, noticed: str
+) -> None:
+    line = Line(cluster.specs["d0"])
+    epoch = await soon(line.ups.get())
+    async with watched(cluster, silence_max_ms=1_000) as events:
+        pid = await process_of(cluster, "d0")
+        if trouble == "hang":
+            line.link.send(b"hang")
+        else:
+            os.kill(pid, signal.SIGSTOP)
+        assert (await next_event(events, "d0")).what == noticed
+        back = await next_event(events, "d0")
+        assert back.what == "back"
+        assert back.took_ms < 10_000
+        assert await process_of(cluster, "d0") != pid
+        assert await soon(line.ups.get()) > epoch
+    line.link.close()
+
+
+async def test_a_broken_store_ends_the_process_and_the_shard_is_opened_anew(
+    cluster: cluster_ray.Cluster,
+) -> None:
+    line = Line(cluster.specs["c0"])
+    epoch = await soon(line.ups.get())
+    line.link.send(b"break")
+    await soon(line.downs.get())
+    assert await soon(line.ups.get()) == epoch + 1
+    log = Path(cluster.spec.data_dir, "logs", "c0.log").read_text()
+    assert "told to break" in log
+    line.link.close()
+
+
+async def test_an_actor_that_was_ended_for_good_is_made_again(
+    cluster: cluster_ray.Cluster,
+) -> None:
+    line = Line(cluster.specs["d0"])
+    epoch = await soon(line.ups.get())
+    async with watched(cluster, silence_max_ms=5_000):
+        ray.kill(cluster.handles["d0"])
+        assert await soon(line.ups.get()) == epoch + 1
+    line.link.close()
+
+
+# --- other clusters of actors on the same Ray ---
+
+
+def other_specs(folder: Path, settings: dict[str, Any], **changes: Any) -> list[topology.ShardSpec]:
+    shape = topology.shard_specs(
+        data_dir=str(folder),
+        run_dir=str(folder),
+        placement=topology.Placement(1, 1),
+        token=secrets.token_bytes(32),
+        factory="tests.cluster.echo_host:build",
+        settings=settings,
+        starter=None,
+    )
+    return [replace(shape[-1], **changes)]
+
+
+@pytest.fixture
+def end_actors() -> Any:
+    made: list[topology.ShardSpec] = []
+    yield made.extend
+    for spec in made:
+        ray.kill(ray.get_actor(topology.actor_name(spec.shard), namespace=spec.namespace))
+
+
+async def test_attached_actors_are_found_again_and_reached_over_tcp(
+    cluster: cluster_ray.Cluster,
+    tmp_path: Path,
+    end_actors: Callable[[list[topology.ShardSpec]], None],
+) -> None:
+    specs = other_specs(tmp_path, {}, listen="tcp")
+    first = await cluster_ray.attach("auto", specs)
+    end_actors(specs)
+    pid = await process_of(first, "d0")
+    await first.stop()
+    second = await cluster_ray.attach("auto", specs)
+    assert await process_of(second, "d0") == pid
+    line = Line(specs[0])
+    await soon(line.ups.get())
+    assert int(await line.ask(b"pid")) == pid
+    line.link.close()
+    await second.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "factory", "error", "told"),
+    [
+        ({"load_error": "flow.py, line 3: no"}, None, WorkflowLoadError, "flow.py, line 3: no"),
+        ({"crash": "disk on fire"}, None, ClusterStartFailed, "disk on fire"),
+        ({}, "tests.cluster.echo_host:no_such", InvalidArgument, "no_such"),
+    ],
+)
+async def test_a_shard_that_cannot_open_says_why(
+    cluster: cluster_ray.Cluster,
+    tmp_path: Path,
+    end_actors: Callable[[list[topology.ShardSpec]], None],
+    settings: dict[str, Any],
+    factory: str | None,
+    error: type[Exception],
+    told: str,
+) -> None:
+    changes = {"factory": factory} if factory else {}
+    specs = other_specs(tmp_path, settings, **changes)
+    end_actors(specs)
+    with pytest.raises(error, match=told):
+        await cluster_ray.attach("auto", specs, timeout_ms=3_000)
