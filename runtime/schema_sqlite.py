@@ -11,13 +11,13 @@ Tables have a rowid: with secondary indexes or blobs they write two to six times
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 from . import limits
 from .errors import DataDirFormat
+from .files import sync_folder
 from .tables import Index, Table
 
 STORE_FORMAT = 1
@@ -131,15 +131,6 @@ def prepare(
     if fresh:
         sync_folder(path.parent)
     return row[0], row[1]
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _check_ours(connection: sqlite3.Connection, path: Path, name: str) -> bool:

@@ -1,0 +1,33 @@
+"""Durable changes of files: atomic writes, and names that survive power loss.
+
+Both block on the disk. They raise what the operating system says (`OSError`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a whole file: after a crash at any point it has the old content or the new one.
+
+    One writer at a time; a temporary file that a crash left behind is written over.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    os.replace(temporary, path)
+    sync_folder(path.parent)
