@@ -20,7 +20,10 @@ from .listing import ListQuery
 from .service import NewInstance
 
 T = TypeVar("T")
-_DURATION = re.compile(r"(\d{1,9})\s*(ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?)\Z")
+_DURATION = re.compile(
+    r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?"
+    r"(|ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?)\Z"
+)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": limits.MINUTE_MS, "h": limits.HOUR_MS}
 _JSON_SPACE = b" \t\r\n"
 

@@ -1,0 +1,315 @@
+"""The command line: `toque dev`, and commands that call a server.
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 4 not found, 130 interrupted. With `--json` the answer
+is one JSON document on stdout, and an error one on stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from ..runtime import limits
+from ..runtime.errors import InvalidPayload, ToqueError
+from . import cli_output as output
+from .cli_config import DATA_DEFAULT, target
+from .client import Client, InstanceLine
+from .client_http import connect
+from .requests import parse_duration
+
+app = typer.Typer(
+    name="toque",
+    help="Durable workflows and their control plane.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+instances = typer.Typer(help="Look at instances and act on them.", no_args_is_help=True)
+workflows = typer.Typer(help="Look at workflows.", no_args_is_help=True)
+app.add_typer(instances, name="instances")
+app.add_typer(workflows, name="workflows")
+
+Url = Annotated[str | None, typer.Option(envvar="TOQUE_URL", help="Server.")]
+Token = Annotated[str | None, typer.Option(envvar="TOQUE_TOKEN", help="Bearer token.")]
+Account = Annotated[str | None, typer.Option(envvar="TOQUE_ACCOUNT", help="Account.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Workflow = Annotated[str, typer.Argument(help="The workflow's name.")]
+Id = Annotated[str, typer.Argument(help="The instance's id; 'latest': the newest.")]
+Timeout = Annotated[str | None, typer.Option(help="How long to wait, for example 30s.")]
+
+
+def _run(
+    work: Callable[[Client], Awaitable[None]],
+    url: str | None,
+    token: str | None,
+    account: str | None,
+    as_json: bool,
+) -> None:
+    """Run `work` with a client; errors become one sentence and an exit code."""
+
+    async def inner() -> None:
+        found = target(url, token, account)
+        async with connect(found.url, found.token, found.account) as client:
+            await work(client)
+
+    try:
+        asyncio.run(inner())
+    except KeyboardInterrupt:
+        raise typer.Exit(output.EXIT_INTERRUPTED) from None
+    except (ToqueError, TimeoutError) as error:
+        raise typer.Exit(output.print_error(error, as_json=as_json)) from None
+
+
+def _payload(text: str | None, what: str) -> Any:
+    """A JSON argument; `-` is stdin, `@FILE` a file."""
+    if text is None:
+        return None
+    try:
+        raw = text.encode()
+        if text == "-":
+            raw = sys.stdin.buffer.read()
+        elif text.startswith("@"):
+            raw = Path(text[1:]).read_bytes()
+        return msgspec.json.decode(raw)
+    except OSError as error:
+        problem = f"{what}: {error.strerror}: {text[1:]}"
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        problem = f"{what} is not JSON: {error}; for example '{{\"order\": 42}}'"
+    raise typer.Exit(output.print_error(InvalidPayload(problem), as_json=False))
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else parse_duration(text, "timeout") / 1000
+
+
+async def _resolved(client: Client, workflow: str, instance_id: str) -> str:
+    """The id, or that of the newest instance for `latest`."""
+    if instance_id != "latest":
+        return instance_id
+    async for line in client.list_instances(workflow, per_page=1):
+        return line.id
+    return instance_id
+
+
+@app.command()
+def dev(
+    path: Annotated[Path, typer.Argument(metavar="APP.py", help="File with workflows.")],
+    embedded: Annotated[bool, typer.Option(help="One process, without Ray.")] = False,
+    data: Annotated[Path, typer.Option(help="Data directory.")] = DATA_DEFAULT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8787,
+    limit: Annotated[int | None, typer.Option(min=1, help="Running instances at most.")] = None,
+    shards: Annotated[int | None, typer.Option(min=1, max=256, help="Data shards.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Serve the workflows of a file on this machine."""
+    # not imported at the top: it brings Ray, which no other command needs
+    run_dev = import_module(".cli_dev", __package__).run_dev
+    code = run_dev(
+        path,
+        embedded=embedded,
+        data=data,
+        port=port,
+        running_max=limit,
+        data_shards=shards,
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def create(
+    workflow: Workflow,
+    instance_id: Annotated[str | None, typer.Option("--id", help="None: one is made.")] = None,
+    params: Annotated[str | None, typer.Option(help="JSON, '@FILE', or '-' for stdin.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
+    timeout: Timeout = None,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Create an instance; with --wait, exit code 1 if it does not complete."""
+    payload = _payload(params, "params")
+
+    async def work(client: Client) -> None:
+        seconds = _seconds(timeout)
+        first = limits.WAIT_DEFAULT_MS / 1000 if seconds is None else seconds
+        most = limits.WAIT_MAX_MS / 1000
+        instance = await client.create_instance(
+            workflow, instance_id, payload, wait=min(first, most) if wait else None
+        )
+        status = instance.last
+        if wait and (status is None or not status.finished):
+            left = None if seconds is None else max(0.0, seconds - min(first, most))
+            status = await instance.wait(left)
+        if as_json:
+            output.print_json(status)
+        elif wait and status is not None:
+            output.print_instance(workflow, status)
+        else:
+            print(instance.id)
+        if wait and status is not None and not status.success:
+            raise typer.Exit(output.EXIT_ERROR)
+
+    _run(work, url, token, account, as_json)
+
+
+@instances.command("list")
+def list_instances(
+    workflow: Workflow,
+    status: Annotated[list[str] | None, typer.Option(help="Only this; repeatable.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Lines at most; 0: all.")] = 50,
+    oldest_first: Annotated[bool, typer.Option("--oldest-first")] = False,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """List instances, newest first."""
+
+    async def work(client: Client) -> None:
+        found: list[InstanceLine] = []
+        lines = client.list_instances(
+            workflow,
+            status=status or (),
+            direction="asc" if oldest_first else "desc",
+            per_page=min(limit or limits.PER_PAGE_MAX, limits.PER_PAGE_MAX),
+        )
+        async for line in lines:
+            found.append(line)
+            if len(found) == limit:
+                break
+        output.print_json(found) if as_json else output.print_lines(found)
+
+    _run(work, url, token, account, as_json)
+
+
+@instances.command()
+def describe(
+    workflow: Workflow,
+    instance_id: Id,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Show an instance with its steps."""
+
+    async def work(client: Client) -> None:
+        found = await _resolved(client, workflow, instance_id)
+        status = await client.instance(workflow, found).status()
+        output.print_json(status) if as_json else output.print_instance(workflow, status)
+
+    _run(work, url, token, account, as_json)
+
+
+@instances.command("wait")
+def wait_for(
+    workflow: Workflow,
+    instance_id: Id,
+    timeout: Timeout = None,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Wait for an instance's end; exit code 1 if it is not complete."""
+
+    async def work(client: Client) -> None:
+        found = await _resolved(client, workflow, instance_id)
+        status = await client.instance(workflow, found).wait(_seconds(timeout))
+        output.print_json(status) if as_json else output.print_instance(workflow, status)
+        if not status.success:
+            raise typer.Exit(output.EXIT_ERROR)
+
+    _run(work, url, token, account, as_json)
+
+
+@instances.command()
+def terminate(
+    workflow: Workflow,
+    instance_id: Id,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """End an instance at once."""
+
+    async def work(client: Client) -> None:
+        found = await _resolved(client, workflow, instance_id)
+        await client.instance(workflow, found).terminate()
+        _done(as_json, f"{found} is terminated", {"id": found, "status": "terminated"})
+
+    _run(work, url, token, account, as_json)
+
+
+@instances.command("send-event")
+def send_event(
+    workflow: Workflow,
+    instance_id: Id,
+    event_type: Annotated[str, typer.Argument(help="The event's type.")],
+    payload: Annotated[str | None, typer.Option(help="JSON, '@FILE', or '-'.")] = None,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Send an event to an instance."""
+    value = _payload(payload, "payload")
+
+    async def work(client: Client) -> None:
+        found = await _resolved(client, workflow, instance_id)
+        await client.instance(workflow, found).send_event(event_type, value)
+        _done(as_json, f"sent {event_type} to {found}", {"id": found, "type": event_type})
+
+    _run(work, url, token, account, as_json)
+
+
+@workflows.command("list")
+def list_workflows(
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """List workflows."""
+
+    async def work(client: Client) -> None:
+        found = await client.list_workflows()
+        output.print_json(found) if as_json else output.print_workflows(found)
+
+    _run(work, url, token, account, as_json)
+
+
+@workflows.command("describe")
+def describe_workflow(
+    workflow: Workflow,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Show a workflow."""
+
+    async def work(client: Client) -> None:
+        found = await client.get_workflow(workflow)
+        output.print_json(found) if as_json else output.print_workflows([found])
+
+    _run(work, url, token, account, as_json)
+
+
+def _done(as_json: bool, sentence: str, facts: dict[str, str]) -> None:
+    output.print_json(facts) if as_json else print(sentence)
+
+
+def main() -> None:
+    """The console script."""
+    app()

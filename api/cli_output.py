@@ -1,0 +1,148 @@
+"""What the command line prints: tables for people, JSON for programs, one sentence for errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload, ToqueError
+from .client import InstanceLine, InstanceStatus, StepStatus, WorkflowSummary
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 4
+EXIT_INTERRUPTED = 130
+
+_COLOURS = {
+    "complete": "green",
+    "errored": "red",
+    "terminated": "red",
+    "running": "cyan",
+    "waiting": "yellow",
+    "paused": "yellow",
+}
+
+
+def print_json(value: Any) -> None:
+    """The value as one JSON document."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def print_error(error: BaseException, *, as_json: bool) -> int:
+    """Tell an error on stderr; gives the exit code."""
+    if as_json and isinstance(error, ToqueError):
+        told = {"error": {"code": error.code, "message": str(error), "data": error.data}}
+        sys.stderr.write(msgspec.json.encode(told).decode() + "\n")
+    else:
+        sys.stderr.write(f"toque: {str(error) or type(error).__name__}\n")
+    if isinstance(error, ToqueError) and error.status == 404:
+        return EXIT_NOT_FOUND
+    if isinstance(error, (InvalidArgument, InvalidId, InvalidPayload)):
+        return EXIT_USAGE
+    return EXIT_ERROR
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _status(text: str) -> str:
+    colour = _COLOURS.get(text)
+    return f"[{colour}]{text}[/]" if colour else text
+
+
+def print_workflows(found: list[WorkflowSummary]) -> None:
+    """Workflows, with the counts that are not zero."""
+    _table(
+        ("NAME", "CLASS", "SCRIPT", "MODIFIED", "INSTANCES"),
+        (
+            (
+                w.name,
+                escape(w.class_name),
+                escape(w.script_name),
+                w.modified_on,
+                " ".join(f"{status}={n}" for status, n in w.instances.items() if n) or "-",
+            )
+            for w in found
+        ),
+    )
+
+
+def print_lines(found: list[InstanceLine]) -> None:
+    """Instances, one a line."""
+    _table(
+        ("ID", "STATUS", "CREATED", "ENDED"),
+        ((line.id, _status(line.status), line.created_on, line.ended_on or "-") for line in found),
+    )
+
+
+def print_instance(workflow: str, status: InstanceStatus) -> None:
+    """An instance with its steps."""
+    facts = [
+        ("workflow", workflow),
+        ("id", status.id),
+        ("status", _status(status.status)),
+        ("created", status.created_on or "-"),
+        ("started", status.start or "-"),
+        ("ended", status.end or "-"),
+        ("params", _short(status.params)),
+        ("output", _short(status.output)),
+    ]
+    if status.error is not None:
+        facts.append(("error", escape(f"{status.error.name}: {status.error.message}")))
+    if status.code_changed:
+        facts.append(("code", "[yellow]changed since this instance began[/]"))
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts:
+        grid.add_row(f"[bold]{name}[/]", value)
+    Console().print(grid)
+    if status.steps:
+        _table(
+            ("STEP", "TYPE", "STATE", "ATTEMPTS", "START", "END", "RESULT"),
+            (_step_row(step) for step in status.steps),
+        )
+
+
+def _step_row(step: StepStatus) -> tuple[str, ...]:
+    if step.type == "step":
+        state = {True: "complete", False: "errored", None: "running"}[step.success]
+        if step.success is None and step.retry_at:
+            state = f"retries at {step.retry_at}"
+    elif step.error is not None:
+        state = "errored"
+    else:
+        state = "complete" if step.finished else "waiting"
+    failed = step.error
+    if failed is None and step.success is None and step.attempts:
+        failed = step.attempts[-1].error
+    result = f"{failed.name}: {failed.message}" if failed else _short(step.output)
+    attempts = str(step.attempts_total) if step.type == "step" else "-"
+    return (
+        escape(step.name),
+        step.type,
+        _status(state),
+        attempts,
+        step.start,
+        step.end or "-",
+        result if failed is None else escape(result),
+    )
+
+
+def _short(value: Any, chars_max: int = 200) -> str:
+    if value is None:
+        return "-"
+    text = msgspec.json.encode(value).decode()
+    return escape(
+        text if len(text) <= chars_max else text[: chars_max - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    )

@@ -1,0 +1,150 @@
+"""The command line against a real server: answers, JSON, exit codes, one sentence for errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from toque.api.cli import app
+from toque.api.cli_config import DevFile, read_dev_file, target, write_dev_file
+from toque.runtime.errors import InvalidArgument
+
+
+class Served:
+    """A server in a thread of its own, and the command line pointed at it."""
+
+    def __init__(self, plane: Any) -> None:
+        self.plane = plane
+        self.url = ""
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> Served:
+        self._thread.start()
+        self._serving = self.plane.serving()
+        self.url = self.wait_for(self._serving.__aenter__()).url
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.wait_for(self._serving.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def wait_for(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def __call__(self, *words: str, token: str = "dev-token", **more: Any) -> Any:
+        env = {"TOQUE_URL": self.url, "TOQUE_TOKEN": token, "COLUMNS": "200"}
+        return CliRunner().invoke(app, words, env=env, **more)
+
+
+@pytest.fixture
+def toque(plane: Any) -> Iterator[Served]:
+    with Served(plane) as served:
+        yield served
+
+
+def test_create_list_describe(toque: Served) -> None:
+    made = toque("create", "orders", "--id", "a/1", "--params", '{"n": 1}')
+    assert (made.exit_code, made.stdout) == (0, "a/1\n")
+    made = toque("create", "orders", "--params", "-", "--json", input="[1]")
+    assert json.loads(made.stdout)["status"] == "queued"
+    listed = toque("instances", "list", "orders", "--json")
+    assert "a/1" in [line["id"] for line in json.loads(listed.stdout)]
+    assert "a/1" in toque("instances", "list", "orders", "--status", "queued").stdout
+    assert (
+        len(json.loads(toque("instances", "list", "orders", "--limit", "1", "--json").stdout)) == 1
+    )
+    shown = toque("instances", "describe", "orders", "a/1", "--json")
+    assert json.loads(shown.stdout)["params"] == {"n": 1}
+    assert '{"n":1}' in toque("instances", "describe", "orders", "a/1").stdout
+    assert toque("instances", "describe", "orders", "latest").exit_code == 0
+    assert "queued=2" in toque("workflows", "list").stdout
+    assert json.loads(toque("workflows", "list", "--json").stdout)[0]["name"] == "orders"
+    assert "orders" in toque("workflows", "describe", "orders").stdout
+
+
+def test_create_and_wait_and_act(toque: Served) -> None:
+    toque.plane.router.finishes_at_once = True
+    done = toque("create", "orders", "--wait", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["output"]) == (0, {"done": True})
+    toque.plane.router.finishes_at_once = False
+    late = toque("create", "orders", "--id", "one", "--wait", "--timeout", "50ms")
+    assert late.exit_code == 1
+    assert "queued after" in late.stderr
+    sent = toque("instances", "send-event", "orders", "one", "go", "--payload", "{}")
+    assert sent.exit_code == 0
+    assert toque("instances", "terminate", "orders", "one").exit_code == 0
+    ended = toque("instances", "wait", "orders", "one")
+    assert ended.exit_code == 1
+    assert "terminated" in ended.stdout
+
+
+def test_steps_are_shown(toque: Served) -> None:
+    toque("create", "orders", "--id", "one")
+    engine = toque.plane.router.engine("one")
+    engine.view = type(engine.view)(
+        **{f: getattr(engine.view, f) for f in engine.view.__struct_fields__ if f != "steps"},
+        steps=toque.plane.steps,
+    )
+    shown = toque("instances", "describe", "orders", "one").stdout
+    assert "retries at 2023-11-14T22:13:31.000Z" in shown
+    assert "ValueError: no" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("create", "nothing"), 4, "there is no workflow 'nothing'"),
+        (("workflows", "describe", "nothing"), 4, "there is no workflow"),
+        (("instances", "describe", "orders", "nobody"), 4, "there is no instance"),
+        (("instances", "describe", "orders", "latest"), 4, "there is no instance"),
+        (("create", "orders", "--id", "a b"), 2, "instance id 'a b' is not valid"),
+        (("create", "orders", "--params", "{"), 2, "params is not JSON"),
+        (("create", "orders", "--params", "@no-such-file"), 2, "No such file"),
+        (("create", "orders", "--wait", "--timeout", "soon"), 2, "is no duration"),
+        (("instances", "list", "orders", "--status", "asleep"), 2, "is not one of"),
+        (("create",), 2, "Missing argument"),
+        (("nonsense",), 2, "No such command"),
+    ],
+)
+def test_errors_are_a_sentence_and_a_code(
+    toque: Served, words: tuple[str, ...], code: int, told: str
+) -> None:
+    found = toque(*words)
+    assert found.exit_code == code
+    assert told in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_json_errors_and_tokens(toque: Served) -> None:
+    found = toque("create", "nothing", "--json")
+    assert json.loads(found.stderr)["error"]["code"] == "workflow.not_found"
+    found = toque("workflows", "list", token="wrong")
+    assert (found.exit_code, found.stderr) == (
+        1,
+        "toque: the token is not known; check TOQUE_TOKEN.\n",
+    )
+
+
+def test_the_dev_file_is_found_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match="toque dev"):
+        target(None, None, None)
+    (tmp_path / ".toque").mkdir()
+    path = write_dev_file(tmp_path / ".toque", DevFile("http://127.0.0.1:1", "secret"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_dev_file(tmp_path / ".toque") == DevFile("http://127.0.0.1:1", "secret")
+    found = target(None, None, None)
+    assert (found.url, found.token, found.account) == ("http://127.0.0.1:1", "secret", "default")
+    assert target("http://127.0.0.1:2", None, None).token is None  # not to another server
+    path.write_text("{")
+    assert read_dev_file(tmp_path / ".toque") is None
