@@ -313,3 +313,7 @@ def _done(as_json: bool, sentence: str, facts: dict[str, str]) -> None:
 def main() -> None:
     """The console script."""
     app()
+
+
+if __name__ == "__main__":
+    main()

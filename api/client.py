@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from ..engines.failures import EventsBufferFull  # noqa: F401 - known by being imported
 from ..runtime import limits
 from ..runtime.codec import NULL, encode_json
 from ..runtime.entropy import Entropy

@@ -1,1 +1,119 @@
-"""toque: durable workflows and their control plane, for Python on Ray."""
+"""toque: durable workflows and their control plane, for Python on Ray.
+
+The names that users import; nothing else lives here. Each is fetched from its own module when it
+is first used, so `import toque` is quick and brings neither Ray nor an HTTP library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api.client import Client, Instance, InstanceStatus
+    from .api.client_http import connect
+    from .engines.config import Retries, StepConfig
+    from .engines.failures import (
+        EventTimeout,
+        NonRetryableError,
+        StepFailed,
+        StepInterrupted,
+        StepTimeout,
+    )
+    from .engines.step import StepContext, WorkflowStep
+    from .engines.workflow import WorkflowEntrypoint, WorkflowEvent, workflow
+    from .runtime.entity import DurableObject
+    from .runtime.errors import (
+        AuthorError,
+        CallerError,
+        InstanceAlreadyExists,
+        InstanceFailed,
+        InstanceFinished,
+        InstanceNotFound,
+        InvalidArgument,
+        InvalidTransition,
+        OutcomeUnknown,
+        Overloaded,
+        ServerUnreachable,
+        SystemFault,
+        ToqueError,
+        WorkflowNotFound,
+    )
+
+_HOMES = {
+    "api.client": ("Client", "Instance", "InstanceStatus"),
+    "api.client_http": ("connect",),
+    "engines.config": ("Retries", "StepConfig"),
+    "engines.failures": (
+        "EventTimeout",
+        "NonRetryableError",
+        "StepFailed",
+        "StepInterrupted",
+        "StepTimeout",
+    ),
+    "engines.step": ("StepContext", "WorkflowStep"),
+    "engines.workflow": ("WorkflowEntrypoint", "WorkflowEvent", "workflow"),
+    "runtime.entity": ("DurableObject",),
+    "runtime.errors": (
+        "AuthorError",
+        "CallerError",
+        "InstanceAlreadyExists",
+        "InstanceFailed",
+        "InstanceFinished",
+        "InstanceNotFound",
+        "InvalidArgument",
+        "InvalidTransition",
+        "OutcomeUnknown",
+        "Overloaded",
+        "ServerUnreachable",
+        "SystemFault",
+        "ToqueError",
+        "WorkflowNotFound",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AuthorError",
+    "CallerError",
+    "Client",
+    "DurableObject",
+    "EventTimeout",
+    "Instance",
+    "InstanceAlreadyExists",
+    "InstanceFailed",
+    "InstanceFinished",
+    "InstanceNotFound",
+    "InstanceStatus",
+    "InvalidArgument",
+    "InvalidTransition",
+    "NonRetryableError",
+    "OutcomeUnknown",
+    "Overloaded",
+    "Retries",
+    "ServerUnreachable",
+    "StepConfig",
+    "StepContext",
+    "StepFailed",
+    "StepInterrupted",
+    "StepTimeout",
+    "SystemFault",
+    "ToqueError",
+    "WorkflowEntrypoint",
+    "WorkflowEvent",
+    "WorkflowNotFound",
+    "WorkflowStep",
+    "connect",
+    "workflow",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'toque' has no attribute {name!r}")
+    value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF])
