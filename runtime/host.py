@@ -104,6 +104,10 @@ class Host:
 
     # --- life -------------------------------------------------------------------------------
 
+    def set_envs(self, envs: Mapping[str, Any]) -> None:
+        """Set what constructors get, where that needs the host itself. Before `start`."""
+        self._envs = dict(envs)
+
     def start(self) -> None:
         """Load alarms, send what waits in the outbox, and wake what had work in memory."""
         self.alarms.start()

@@ -160,6 +160,9 @@ CLIENT_RETRY_FOR_MS = 30_000
 CLIENT_CONNECTIONS_MAX = 100
 CLIENT_PARALLEL_CREATES_MAX = 4  # batches under way in create_instances
 
+# processes
+GC_THRESHOLDS = (50_000, 20, 50)  # objects, then collections of the younger generation
+
 # supervision
 HEARTBEAT_PERIOD_MS = 1_000
 HEARTBEAT_SILENCE_MAX_MS = 10_000

@@ -1,0 +1,227 @@
+"""One open shard: which entities it hosts and what each of them gets.
+
+The same function opens a shard in a Ray actor, in the embedded runtime and in the simulator;
+only the loop, the clock, the links and the store's writer differ. Control shards hold accounts
+(Account, Gatekeeper, SousChefs), data shards hold Engines and users' own entities.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..engines.code_host import CodeHost
+from ..engines.engine import Engine
+from ..engines.env import EngineEnv, EngineFaults
+from ..engines.reporter import Reporter
+from ..engines.shard import EngineShard
+from ..gatekeeper.account import Account, AccountEnv
+from ..gatekeeper.gatekeeper import Gatekeeper, GatekeeperEnv
+from ..gatekeeper.slots import GatekeeperFaults
+from ..runtime import limits
+from ..runtime.clock import Clock
+from ..runtime.entity import DurableObject
+from ..runtime.entropy import Entropy
+from ..runtime.errors import InvalidArgument
+from ..runtime.host import Host, HostFaults, tables_of
+from ..runtime.ids import EntityRef, Placement
+from ..runtime.link_local import LocalLinks
+from ..runtime.rpc import LinkFactory, Router, Session, ShardServer
+from ..runtime.shard_info import ShardInfo
+from ..runtime.store_sqlite import SqliteStore
+from ..souschef.env import SousChefEnv
+from ..souschef.souschef import SousChef
+
+CONTROL_CLASSES: dict[str, type[DurableObject]] = {
+    cls.KIND: cls for cls in (Account, Gatekeeper, SousChef, ShardInfo)
+}
+DATA_CLASSES: dict[str, type[DurableObject]] = {
+    cls.KIND: cls for cls in (Engine, EngineShard, ShardInfo)
+}
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Deliberate faults for checkers; all off in earnest."""
+
+    host: HostFaults = field(default_factory=HostFaults)
+    engine: EngineFaults = field(default_factory=EngineFaults)
+    gatekeeper: GatekeeperFaults = field(default_factory=GatekeeperFaults)
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """What all shards of a runtime have in common.
+
+    Attributes:
+        placement: which shards there are.
+        running_max: slots of an account that has set no limit of its own.
+        souschefs: over how many SousChefs a new workflow is spread.
+        objects: users' entity classes.
+        writer: where commits run; see `SqliteStore.open`.
+        commit_delay: for the inline writer.
+        synchronous: see `SqliteStore.open`.
+        faults: deliberate faults.
+    """
+
+    placement: Placement
+    running_max: int = limits.RUNNING_PER_ACCOUNT_DEFAULT
+    souschefs: int = limits.SOUSCHEFS_PER_WORKFLOW_DEFAULT
+    objects: Sequence[type[DurableObject]] = ()
+    writer: Literal["thread", "inline"] = "thread"
+    commit_delay: Callable[[], float] | None = None
+    synchronous: Literal["FULL", "NORMAL", "OFF"] = "FULL"
+    faults: Faults = field(default_factory=Faults)
+
+
+class OpenShard:
+    """An open shard: store, host and server. Made by `open_shard`."""
+
+    def __init__(self, store: SqliteStore, host: Host, router: Router, reporter: Reporter | None):
+        self.store = store
+        self.host = host
+        self.router = router
+        self.server = ShardServer(host, host.loop)
+        self._reporter = reporter
+
+    @property
+    def epoch(self) -> int:
+        """This owner's epoch."""
+        return self.store.epoch
+
+    @property
+    def broken(self) -> BaseException | None:
+        """Why the shard can't go on, if so."""
+        return self.store.broken
+
+    def serve_session(self, send: Callable[[bytes], None]) -> Session:
+        """A session for a new link."""
+        return self.server.session(send)
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters, plain data."""
+        return {"shard": self.host.shard, "epoch": self.epoch, **self.host.statistics()}
+
+    def stop(self) -> None:
+        """Deliver nothing more; what is not committed is given up."""
+        if self._reporter is not None:
+            self._reporter.close()
+        self.host.close()
+        self.router.close()
+
+    async def drain(self) -> None:
+        """Make durable what has been written so far."""
+        if self.store.broken is None:
+            await self.store.flush()
+
+    async def close(self) -> None:
+        """Stop, commit what is pending and close the file."""
+        self.stop()
+        if self.store.broken is None:
+            await self.store.close()
+
+
+def open_shard(
+    shard: str,
+    path: Path,
+    settings: ShardSettings,
+    *,
+    loop: asyncio.AbstractEventLoop,
+    clock: Clock,
+    entropy: Entropy,
+    links: LinkFactory,
+    code_host: CodeHost,
+    on_broken: Callable[[BaseException], None] | None = None,
+) -> OpenShard:
+    """Open a shard and start its entities.
+
+    Args:
+        shard: its name, `d0`, `c0`, ...
+        path: its store file.
+        settings: what it has in common with the others.
+        loop, clock, entropy: the shard's.
+        links: how it reaches other shards; its calls to itself stay inside.
+        code_host: where workflow code comes from.
+        on_broken: called once when the store takes no more commits.
+    """
+    is_data = shard.startswith("d")
+    classes = _classes(settings, is_data)
+    store = SqliteStore.open(
+        path,
+        tables=tables_of(classes),
+        loop=loop,
+        writer=settings.writer,
+        commit_delay=settings.commit_delay,
+        name=shard,
+        synchronous=settings.synchronous,
+    )
+    own = LocalLinks(loop, elsewhere=links)
+    router = Router(settings.placement, own, loop)
+    host = Host(
+        shard,
+        store,
+        clock,
+        entropy,
+        loop,
+        router,
+        classes,
+        {},
+        on_broken=on_broken,
+        faults=settings.faults.host,
+    )
+    reporter = Reporter(loop, router.call, _peeker(host)) if is_data else None
+    host.set_envs(_envs(settings, host, reporter, code_host))
+    opened = OpenShard(store, host, router, reporter)
+    own.register(shard, opened.server)
+    host.start()
+    return opened
+
+
+def _classes(settings: ShardSettings, is_data: bool) -> dict[str, type[DurableObject]]:
+    if not is_data:
+        return dict(CONTROL_CLASSES)
+    classes = dict(DATA_CLASSES)
+    for cls in settings.objects:
+        if cls.KIND in classes or cls.KIND in CONTROL_CLASSES:
+            raise InvalidArgument(f"the entity kind {cls.KIND!r} is taken; rename the class.")
+        classes[cls.KIND] = cls
+    return classes
+
+
+def _envs(
+    settings: ShardSettings, host: Host, reporter: Reporter | None, code_host: CodeHost
+) -> dict[str, Any]:
+    envs: dict[str, Any] = {
+        ShardInfo.KIND: host.statistics,
+        Account.KIND: AccountEnv(settings.running_max, settings.souschefs),
+        Gatekeeper.KIND: GatekeeperEnv(settings.running_max, settings.faults.gatekeeper),
+        SousChef.KIND: SousChefEnv(epoch=lambda: host.store.epoch),
+    }
+    if reporter is not None:
+        env = EngineEnv(
+            loop=host.loop,
+            shard=host.shard,
+            store=host.store,
+            code_host=code_host,
+            reporter=reporter,
+            local=host.local,
+            faults=settings.faults.engine,
+        )
+        envs[Engine.KIND] = envs[EngineShard.KIND] = env
+    return envs
+
+
+def _peeker(host: Host) -> Callable[[EntityRef], Engine | None]:
+    def peek(ref: EntityRef) -> Engine | None:
+        entity = host.peek(ref)
+        return entity if isinstance(entity, Engine) else None
+
+    return peek
+
+
+def shard_info(shard: str) -> EntityRef:
+    """The entity that tells how a shard does."""
+    return EntityRef(ShardInfo.KIND, shard)

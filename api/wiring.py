@@ -1,0 +1,274 @@
+"""What is plugged where: a whole runtime, embedded in this process or on Ray.
+
+* `embedded(path, workflows)` / `start_embedded(path, app_path=...)`: all shards in this process,
+  and no Ray (nor its import).
+* `wiring_ray.start_ray(path, app_path=...)`: each shard a supervised Ray actor, over sockets.
+
+Both give a `Runtime` with the same `control_plane` and `client()`. An app is a Python file; its
+workflows (and `DurableObject` classes) are found by importing it, here and in every shard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import inspect
+import os
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..actors.topology import ShardSpec
+from ..engines.code_host import InProcessCodeHost
+from ..engines.workflow import WorkflowDefinition, definition_of, definitions_of, load_file
+from ..gatekeeper.messages import ACCOUNT_KIND
+from ..runtime import limits
+from ..runtime.clock import SystemClock
+from ..runtime.datadir import DataDir, store_path
+from ..runtime.entity import DurableObject
+from ..runtime.entropy import SystemEntropy
+from ..runtime.errors import WorkflowLoadError
+from ..runtime.ids import EntityRef
+from ..runtime.link_local import LocalLinks
+from ..runtime.link_socket import SocketLinks
+from ..runtime.rpc import Router
+from .client import Client
+from .client_embedded import EmbeddedBackend
+from .service import ControlPlane
+from .shards import OpenShard, ShardSettings, open_shard
+
+DEFAULT_ACCOUNT = "default"
+
+
+class App:
+    """The workflows and entity classes of a file, or those given as objects."""
+
+    def __init__(
+        self,
+        definitions: list[WorkflowDefinition],
+        objects: list[type[DurableObject]],
+        script: str,
+    ) -> None:
+        self.definitions = definitions
+        self.objects = objects
+        self.script = script
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> App:
+        """Import a file.
+
+        Raises:
+            WorkflowLoadError: it does not import, or defines neither workflow nor entity.
+        """
+        module = load_file(Path(path))
+        app = cls(definitions_of(module), _objects_of(module), Path(path).name)
+        if not app.definitions and not app.objects:
+            raise WorkflowLoadError(
+                f"{path} defines no workflow. Write `class Order(WorkflowEntrypoint): async def "
+                "run(self, event, step): ...`, or decorate a function with @workflow."
+            )
+        return app
+
+    @classmethod
+    def from_objects(cls, entries: Iterable[Any]) -> App:
+        """From workflow classes, decorated functions and `DurableObject` classes."""
+        objects = []
+        definitions = []
+        for entry in entries:
+            if inspect.isclass(entry) and issubclass(entry, DurableObject):
+                objects.append(entry)
+            else:
+                definitions.append(definition_of(entry))
+        return cls(definitions, objects, "embedded")
+
+
+def _objects_of(module: ModuleType) -> list[type[DurableObject]]:
+    return [
+        entry
+        for entry in vars(module).values()
+        if inspect.isclass(entry)
+        and issubclass(entry, DurableObject)
+        and entry.__module__ == module.__name__
+    ]
+
+
+class Runtime:
+    """A running toque. Made by the functions of this module.
+
+    Attributes:
+        control_plane: the operations, for HTTP and for clients in this process.
+        router: calls any entity.
+        placement: which shards there are.
+        workflows: names of the app's workflows.
+    """
+
+    def __init__(self, router: Router, app: App | None) -> None:
+        self.router = router
+        self.placement = router.placement
+        self.entropy = SystemEntropy()
+        self.control_plane = ControlPlane(router, self.placement, SystemClock(), self.entropy)
+        self.workflows = [definition.name for definition in app.definitions] if app else []
+        self._app = app
+
+    def client(self, account: str = DEFAULT_ACCOUNT) -> Client:
+        """The SDK client, without HTTP."""
+        return Client(EmbeddedBackend(self.control_plane, account), self.entropy)
+
+    def object(self, kind: str, key: str) -> ObjectStub:
+        """A stub of a user's entity: `await runtime.object("Counter", "a").add(1)`."""
+        return ObjectStub(self.router, EntityRef(kind, key))
+
+    async def deploy(self, account: str, running_max: int | None) -> None:
+        """Register the app's workflows with an account, and set its limit if one is given."""
+        ref = EntityRef(ACCOUNT_KIND, account)
+        for definition in self._app.definitions if self._app else ():
+            await self.router.call(
+                ref,
+                "put_workflow",
+                definition.name,
+                definition.class_name,
+                self._app.script if self._app else "",
+                definition.code_hash,
+            )
+        if running_max is not None:
+            await self.router.call(ref, "set_limits", running_max)
+
+    async def close(self) -> None:
+        """End background work and links. Shards are closed by who opened them."""
+        await self.control_plane.close()
+        self.router.close()
+
+
+class ObjectStub:
+    """Calls a user's entity from outside."""
+
+    def __init__(self, router: Router, ref: EntityRef) -> None:
+        self._router = router
+        self._ref = ref
+
+    def __getattr__(self, method: str) -> Any:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        return lambda *args: self._router.call(self._ref, method, *args)
+
+
+# --- embedded -------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def embedded(
+    path: str | os.PathLike[str],
+    workflows: Iterable[Any] = (),
+    *,
+    account: str = DEFAULT_ACCOUNT,
+    running_max: int | None = None,
+    data_shards: int | None = None,
+    control_shards: int | None = None,
+) -> AsyncIterator[Runtime]:
+    """The whole system in this process, without Ray: for tests, notebooks and small apps.
+
+    Args:
+        path: the data directory; made if missing. Instances in it go on.
+        workflows: workflow classes or functions, and `DurableObject` classes.
+        account: the account that the workflows are registered with.
+        running_max: how many instances may run at once (default 50,000, or as set before).
+        data_shards, control_shards: for a new directory; 1 each if not given.
+
+    Raises:
+        DataDirInUse, DataDirFormat: see `DataDir.open`.
+    """
+    app = App.from_objects(workflows)
+    async with _embedded(path, app, account, running_max, data_shards, control_shards) as runtime:
+        yield runtime
+
+
+@contextlib.asynccontextmanager
+async def start_embedded(
+    path: str | os.PathLike[str],
+    *,
+    app_path: str | os.PathLike[str],
+    account: str = DEFAULT_ACCOUNT,
+    running_max: int | None = None,
+    data_shards: int | None = None,
+    control_shards: int | None = None,
+) -> AsyncIterator[Runtime]:
+    """As `embedded`, with the workflows of a file."""
+    app = App.from_file(app_path)
+    async with _embedded(path, app, account, running_max, data_shards, control_shards) as runtime:
+        yield runtime
+
+
+@contextlib.asynccontextmanager
+async def _embedded(
+    path: str | os.PathLike[str],
+    app: App,
+    account: str,
+    running_max: int | None,
+    data_shards: int | None,
+    control_shards: int | None,
+) -> AsyncIterator[Runtime]:
+    loop = asyncio.get_running_loop()
+    clock = SystemClock()
+    async with contextlib.AsyncExitStack() as stack:
+        directory = DataDir.open(
+            Path(path),
+            data_shards=data_shards,
+            control_shards=control_shards,
+            created_ms=clock.now_ms(),
+        )
+        stack.callback(directory.close)
+        settings = ShardSettings(directory.placement, objects=app.objects)
+        code_host = InProcessCodeHost(loop, app.definitions)
+        stack.callback(code_host.close)
+        links = LocalLinks(loop)
+        opened: list[OpenShard] = []
+        stack.push_async_callback(_close_all, opened)
+        for shard in directory.placement.names():
+            one = open_shard(
+                shard,
+                directory.store_path(shard),
+                settings,
+                loop=loop,
+                clock=clock,
+                entropy=SystemEntropy(),
+                links=links,
+                code_host=code_host,
+            )
+            links.register(shard, one.server)
+            opened.append(one)
+        runtime = Runtime(Router(directory.placement, links, loop), app)
+        stack.push_async_callback(runtime.close)
+        await runtime.deploy(account, running_max)
+        yield runtime
+
+
+async def _close_all(opened: list[OpenShard]) -> None:
+    for shard in opened:
+        shard.stop()
+    for shard in opened:
+        await shard.close()
+
+
+# --- in an actor ----------------------------------------------------------------------------
+
+
+async def build_shard(spec: ShardSpec) -> OpenShard:
+    """Open a shard in its actor; the factory that `wiring_ray` names."""
+    loop = asyncio.get_running_loop()
+    app = App.from_file(spec.settings["app"])
+    entropy = SystemEntropy()
+    # Long-lived objects of many instances make full collections dear and find nothing.
+    gc.set_threshold(*limits.GC_THRESHOLDS)
+    gc.freeze()
+    return open_shard(
+        spec.shard,
+        store_path(Path(spec.data_dir), spec.shard),
+        ShardSettings(spec.placement, objects=app.objects),
+        loop=loop,
+        clock=SystemClock(),
+        entropy=entropy,
+        links=SocketLinks(spec.socket_address, spec.token, loop, entropy),
+        code_host=InProcessCodeHost(loop, app.definitions),
+    )

@@ -1,0 +1,87 @@
+"""The runtime on Ray: one supervised actor per shard, reached over sockets.
+
+This process keeps the cluster: it starts Ray, makes the actors, watches them, and takes all of it
+down at the end. State is in the shards' stores alone; whatever dies is opened again from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from ..actors.cluster_ray import start_local
+from ..actors.supervisor_ray import Event, Supervisor
+from ..runtime.clock import SystemClock
+from ..runtime.datadir import DataDir
+from ..runtime.entropy import SystemEntropy
+from ..runtime.link_socket import SocketLinks
+from ..runtime.rpc import Router
+from .wiring import DEFAULT_ACCOUNT, App, Runtime
+
+
+class RayRuntime(Runtime):
+    """A running toque on Ray.
+
+    Attributes:
+        supervisor: watches the shard actors; `supervisor.events` tells what happened to them.
+    """
+
+    def __init__(self, router: Router, app: App, supervisor: Supervisor) -> None:
+        super().__init__(router, app)
+        self.supervisor = supervisor
+
+
+@contextlib.asynccontextmanager
+async def start_ray(
+    path: str | os.PathLike[str],
+    *,
+    app_path: str | os.PathLike[str],
+    account: str = DEFAULT_ACCOUNT,
+    running_max: int | None = None,
+    data_shards: int | None = None,
+    control_shards: int | None = None,
+    num_cpus: int | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> AsyncIterator[RayRuntime]:
+    """A local Ray cluster with one supervised actor per shard.
+
+    Args:
+        path: the data directory; made if missing. Instances in it go on.
+        app_path: the file with the workflows; every shard imports it.
+        account, running_max, data_shards, control_shards: as for `embedded` (2 data shards).
+        num_cpus: CPUs that Ray may use for steps with resources of their own.
+        on_event: told of each `Event` of the supervisor.
+
+    Raises:
+        WorkflowLoadError, DataDirInUse, DataDirFormat, ClusterStartFailed
+    """
+    app = App.from_file(app_path)
+    loop = asyncio.get_running_loop()
+    clock = SystemClock()
+    async with contextlib.AsyncExitStack() as stack:
+        directory = DataDir.open(
+            Path(path),
+            data_shards=data_shards,
+            control_shards=control_shards,
+            created_ms=clock.now_ms(),
+        )
+        stack.callback(directory.close)
+        cluster = await start_local(
+            directory.path,
+            placement=directory.placement,
+            factory="toque.api.wiring:build_shard",
+            settings={"app": os.path.realpath(app_path)},
+            num_cpus=num_cpus,
+        )
+        stack.push_async_callback(cluster.stop)
+        supervisor = Supervisor(cluster, on_event)
+        supervisor.start()
+        stack.push_async_callback(supervisor.close)
+        links = SocketLinks(cluster.spec.socket_address, cluster.spec.token, loop, SystemEntropy())
+        runtime = RayRuntime(Router(directory.placement, links, loop), app, supervisor)
+        stack.push_async_callback(runtime.close)
+        await runtime.deploy(account, running_max)
+        yield runtime
