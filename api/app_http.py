@@ -54,7 +54,9 @@ class ControlPlaneApp(FastAPI):
         return self.openapi_schema
 
 
-def make_app(plane: ControlPlane, *, tokens: TokenBook, account: str, version: str) -> FastAPI:
+def make_app(
+    plane: ControlPlane, *, tokens: TokenBook, account: str, version: str
+) -> ControlPlaneApp:
     """The application over a control plane.
 
     Args:

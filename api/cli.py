@@ -109,18 +109,14 @@ def dev(
     as_json: Json = False,
 ) -> None:
     """Serve the workflows of a file on this machine."""
-    # not imported at the top: it brings Ray, which no other command needs
-    run_dev = import_module(".cli_dev", __package__).run_dev
-    code = run_dev(
-        path,
-        embedded=embedded,
-        data=data,
-        port=port,
-        running_max=limit,
-        data_shards=shards,
-        as_json=as_json,
-    )
-    raise typer.Exit(code)
+    # Not imported at the top: they bring the engine and Ray, which no other command needs.
+    if embedded:
+        start, runs_on = import_module(".wiring", __package__).start_embedded, "one process"
+    else:
+        start, runs_on = import_module(".wiring_ray", __package__).start_ray, "Ray"
+    dev_module = import_module(".cli_dev", __package__)
+    options = dev_module.DevOptions(start, runs_on, path, data, port, limit, shards, as_json)
+    raise typer.Exit(dev_module.run_dev(options))
 
 
 @app.command()

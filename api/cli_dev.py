@@ -1,0 +1,146 @@
+"""`toque dev`: the whole system for one app file, on this machine, until Ctrl-C.
+
+It serves HTTP on loopback with one development token, which is kept in the data directory (for
+its owner's eyes only) beside the url, so that other commands find both. What goes wrong is told
+in one sentence, with exit code 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import uvloop
+
+from ..runtime.clock import SystemClock
+from ..runtime.entropy import SystemEntropy
+from ..runtime.errors import InvalidArgument, ToqueError, WorkflowLoadError
+from .app_http import make_app
+from .auth import TokenBook
+from .cli_config import ACCOUNT_DEFAULT, DevFile, read_dev_file, write_dev_file
+from .cli_output import EXIT_ERROR, EXIT_INTERRUPTED, print_error, print_json
+from .server_http import HttpServer
+from .wiring import Runtime
+
+_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+Start = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+
+class DevOptions(NamedTuple):
+    """What `toque dev` was asked for.
+
+    Attributes:
+        start: `wiring.start_embedded` or `wiring_ray.start_ray`.
+        runs_on: how that is called to people.
+    """
+
+    start: Start
+    runs_on: str
+    path: Path
+    data: Path
+    port: int
+    running_max: int | None
+    data_shards: int | None
+    as_json: bool
+
+
+def run_dev(options: DevOptions) -> int:
+    """Serve until a signal comes; gives the exit code."""
+    as_json = options.as_json
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_until_signal(options))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except ToqueError as error:
+        print_error(error, as_json=as_json)
+    except OSError as error:
+        print_error(_told(error, options), as_json=as_json)
+    return EXIT_ERROR
+
+
+def _told(error: OSError, options: DevOptions) -> ToqueError:
+    if error.errno == errno.EADDRINUSE:
+        return InvalidArgument(
+            f"port {options.port} is in use; choose another with --port (0: any free one)."
+        )
+    where = f" ({error.filename})" if error.filename else ""
+    return ToqueError(f"{error.strerror or error}{where}")
+
+
+async def _until_signal(options: DevOptions) -> int:
+    """Run `_serve`; the first signal ends it in order, the next one at once."""
+    loop = asyncio.get_running_loop()
+    serving = loop.create_task(_serve(options))
+
+    def stop() -> None:
+        serving.cancel()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not serving.cancelled():
+            raise
+    return 0
+
+
+async def _serve(options: DevOptions) -> None:
+    if not options.path.is_file():
+        raise WorkflowLoadError(f"{options.path}: no such file.")
+    await _check_port(options.port)
+    starting = options.start(
+        options.data,
+        app_path=options.path,
+        running_max=options.running_max,
+        data_shards=options.data_shards,
+    )
+    async with starting as runtime:
+        known = read_dev_file(options.data)
+        token = known.token if known is not None else SystemEntropy().new_id()
+        app = make_app(
+            runtime.control_plane,
+            tokens=TokenBook({token: ACCOUNT_DEFAULT}),
+            account=ACCOUNT_DEFAULT,
+            version=version("toque"),
+        )
+        async with HttpServer(app, SystemClock(), port=options.port) as server:
+            found = DevFile(server.url, token)
+            path = await asyncio.to_thread(write_dev_file, options.data, found)
+            _tell(options, runtime, server.url, path)
+            await asyncio.Event().wait()
+
+
+async def _check_port(port: int) -> None:
+    """Raise now what binding would raise once the runtime is up."""
+    if port:
+        listener = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, "127.0.0.1", port
+        )
+        listener.close()
+        await listener.wait_closed()
+
+
+def _tell(options: DevOptions, runtime: Runtime, url: str, dev_file: Path) -> None:
+    if options.as_json:
+        print_json({"url": url, "workflows": runtime.workflows, "dev_file": str(dev_file)})
+    else:
+        names = ", ".join(runtime.workflows) or "no workflows"
+        print(f"toque serves {names} at {url} ({options.runs_on}; token in {dev_file}).")
+        example = next(iter(runtime.workflows), "WORKFLOW")
+        print(f"Try: toque create {example} --wait    Ctrl-C ends it.")
+    sys.stdout.flush()
