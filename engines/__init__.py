@@ -1,13 +1,14 @@
 """Workflow instances: what authors write, the journal, replay, and the Engine entity.
 
 Read in this order: status (values and the transition table), workflow and step (what authors
-see), views (what front ends see), journal (records and how they are applied), loop (the deterministic event loop that runs
-`run`), replay (delivery order and identity), engine (the entity), index (lists), ports (what
-the upper floors implement).
+see; config, durations, shapes and failures hold their parts), views (what front ends see),
+journal (records and how they are applied), loop (the deterministic event loop that runs `run`),
+replay (delivery order and identity), engine (the entity; rows and bodies are its hands), shard
+(grants, lists), reporter and ports (what SousChefs are told).
 
-Pure: all but engine and code_host, which are thin shells.
+Pure: all but engine, bodies, rows, shard, reporter and code_host, which are thin shells.
 
-Never: run user code before the records that it depends on are durable.
+Never: start a step's body, or tell anyone anything, before the records it depends on are durable.
 """
 
 if __name__ != "toque.engines":

@@ -1,0 +1,112 @@
+"""The bodies of one execution that are in flight: started, timed, stopped.
+
+Belongs to one `Execution` and ends with it. A body that is stopped or timed out is forgotten at
+once, before it has really ended; what it gives later is dropped here (and would be refused by the
+attempt's number).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from .code_host import Body
+from .env import EngineEnv
+from .failures import TIMED_OUT, RecordedError, record_of
+from .journal import RUNNING
+from .replay import Claim, current_body
+from .step import StepContext
+
+Starts = list[tuple[Claim, int]]
+Ended = Callable[[Claim, int, RecordedError | None, Any], None]
+"""`(claim, attempt, error, value)`: an attempt has ended."""
+
+
+class _Attempt:
+    __slots__ = ("body", "number", "timer")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.body: Body | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Bodies:
+    """See the module's description.
+
+    Args:
+        env: the shard's.
+        ended: told of each attempt's end.
+    """
+
+    __slots__ = ("_closed", "_ended", "_env", "_in_flight")
+
+    def __init__(self, env: EngineEnv, ended: Ended) -> None:
+        self._env = env
+        self._ended = ended
+        self._in_flight: dict[int, _Attempt] = {}
+        self._closed = False
+
+    def start(self, starts: Starts) -> None:
+        """The records of these attempts are durable: run their bodies."""
+        for claim, number in starts:
+            record = claim.record
+            if self._closed or record.state != RUNNING or record.attempt != number:
+                continue  # given up before the commit
+            body, context = claim.body, claim.context
+            assert body is not None
+            assert context is not None
+            kwargs = dict(zip(body.shape.needs, body.args, strict=True)) if body.args else {}
+            if body.shape.takes_ctx:
+                kwargs["ctx"] = StepContext(record.name, record.count, number, record.config)
+            context = context.copy()
+            context.run(current_body.set, record.public_name)
+            attempt = _Attempt(number)
+            self._in_flight[record.ordinal] = attempt
+            attempt.body = self._env.code_host.run_body(
+                body.fn, kwargs, body.shape.is_async, context, partial(self._done, claim, number)
+            )
+            attempt.timer = self._env.loop.call_later(
+                record.config.timeout_ms / 1_000, self._time_out, claim, number
+            )
+
+    def stop(self, ordinal: int) -> None:
+        """Cancel the body of a record, if it has one in flight."""
+        attempt = self._in_flight.pop(ordinal, None)
+        if attempt is not None:
+            if attempt.timer is not None:
+                attempt.timer.cancel()
+            if attempt.body is not None:
+                attempt.body.cancel()
+
+    def close(self) -> None:
+        """Cancel all bodies and start no more."""
+        self._closed = True
+        for ordinal in list(self._in_flight):
+            self.stop(ordinal)
+
+    def _done(self, claim: Claim, number: int, error: BaseException | None, value: Any) -> None:
+        ordinal = claim.record.ordinal
+        attempt = self._in_flight.get(ordinal)
+        if attempt is not None and attempt.number == number:
+            del self._in_flight[ordinal]
+            if attempt.timer is not None:
+                attempt.timer.cancel()
+        elif not self._env.faults.unfenced_attempts:
+            return
+        if not self._closed:
+            self._ended(claim, number, None if error is None else record_of(error), value)
+
+    def _time_out(self, claim: Claim, number: int) -> None:
+        record = claim.record
+        attempt = self._in_flight.get(record.ordinal)
+        if attempt is None or attempt.number != number:
+            return
+        self.stop(record.ordinal)
+        text = (
+            f"attempt {number} of step {record.public_name!r} took longer than "
+            f"{record.config.timeout_ms} ms"
+        )
+        self._ended(claim, number, RecordedError(TIMED_OUT, "StepTimeout", text), None)

@@ -1,0 +1,99 @@
+"""Durations and instants as authors write them, checked where they are given.
+
+A duration is a `timedelta`, a string such as "10 seconds" or "500 ms", or a plain number, which
+means **seconds**, as in Python's own `time.sleep`. (Cloudflare's JavaScript API means
+milliseconds; a number copied from there must be divided by 1000.)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta
+
+from ..runtime.errors import InvalidArgument
+from ..runtime.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, SLEEP_MAX_MS
+
+Duration = timedelta | str | int | float
+
+_UNITS_MS = {
+    "ms": 1,
+    "millisecond": 1,
+    "second": SECOND_MS,
+    "minute": MINUTE_MS,
+    "hour": HOUR_MS,
+    "day": DAY_MS,
+    "week": 7 * DAY_MS,
+    "month": 30 * DAY_MS,
+    "year": 365 * DAY_MS,
+}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[a-z]+?)s?\s*\Z", re.IGNORECASE)
+
+
+def duration_ms(value: object, what: str, *, min_ms: int = 0, max_ms: int = SLEEP_MAX_MS) -> int:
+    """A duration in whole milliseconds, rounded up.
+
+    Args:
+        value: see the module's description.
+        what: names the argument in messages, for example "timeout of step 'pay'".
+        min_ms: smallest value that is accepted.
+        max_ms: largest value that is accepted.
+
+    Raises:
+        InvalidArgument
+
+    >>> duration_ms("5 minutes", "delay"), duration_ms(1.5, "delay")
+    (300000, 1500)
+    """
+    if isinstance(value, timedelta):
+        exact = value / timedelta(milliseconds=1)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        exact = value * SECOND_MS if math.isfinite(value) else math.nan
+    elif isinstance(value, str):
+        exact = _text_ms(value)
+    else:
+        exact = math.nan
+    if not math.isfinite(exact):
+        raise InvalidArgument(
+            f"{what} is {value!r:.80}, which is no duration. Wrong: 'soon', None. Right: "
+            "timedelta(minutes=5), '5 minutes', '500 ms', or a number of seconds, such as 300."
+        )
+    whole = math.ceil(exact - 1e-6)
+    if not min_ms <= whole <= max_ms:
+        raise InvalidArgument(
+            f"{what} is {value!r:.80}, that is {whole} ms; it must be from {min_ms} ms to "
+            f"{max_ms} ms. (A plain number is in seconds: 0.5 is half a second.)"
+        )
+    return whole
+
+
+def _text_ms(text: str) -> float:
+    match = _TEXT.match(text)
+    unit = _UNITS_MS.get(match[2].lower()) if match else None
+    return float(match[1]) * unit if match and unit else math.nan
+
+
+def instant_ms(value: object, what: str) -> int:
+    """An instant in whole milliseconds since 1970: an aware `datetime`, or seconds since 1970.
+
+    Raises:
+        InvalidArgument
+    """
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidArgument(
+                f"{what} is {value!r}, which has no time zone. Wrong: datetime.now(). "
+                "Right: datetime.now(timezone.utc) + timedelta(hours=1)."
+            )
+        return math.ceil(value.timestamp() * SECOND_MS - 1e-6)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        if not 0 <= value < 253_402_300_800:  # year 10000
+            raise InvalidArgument(
+                f"{what} is {value!r}, which is not within the years 1970 to 9999. "
+                "A number means seconds since 1970, such as 1767225600; not milliseconds."
+            )
+        return math.ceil(value * SECOND_MS - 1e-6)
+    raise InvalidArgument(
+        f"{what} is {value!r:.80}, which is no instant. Wrong: '10:30'. "
+        "Right: datetime(2030, 1, 1, tzinfo=timezone.utc), or seconds since 1970."
+    )

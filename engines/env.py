@@ -1,0 +1,49 @@
+"""What Engines get from the wiring of their shard: one object, shared by all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..runtime.ids import EntityRef
+from ..runtime.store import Store
+from .code_host import CodeHost
+from .reporter import Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFaults:
+    """Deliberate faults, for the simulator's checkers to find. All are off in earnest.
+
+    Attributes:
+        unfenced_attempts: results of attempts that were given up are taken.
+        no_announce_alarm: nothing repeats a report that was lost with the process.
+    """
+
+    unfenced_attempts: bool = False
+    no_announce_alarm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnv:
+    """See the module's description.
+
+    Attributes:
+        loop: the shard's event loop.
+        shard: the data shard's name.
+        store: the shard's store (`EngineShard` reads index rows from it).
+        code_host: where workflows come from and bodies run.
+        reporter: tells SousChefs how instances stand.
+        local: gives the live entity of this shard, activating it if need be (`host.local`).
+        faults: see `EngineFaults`.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    shard: str
+    store: Store
+    code_host: CodeHost
+    reporter: Reporter
+    local: Callable[[EntityRef], Any]
+    faults: EngineFaults = EngineFaults()

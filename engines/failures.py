@@ -1,0 +1,209 @@
+"""Errors of steps and of instances: how they are recorded and raised again.
+
+An error is recorded as kind, name and text, and what `run` gets is always made from that record,
+live and at replay alike, so that a replayed branch takes the same `except`. An error whose name
+is that of a built-in exception comes back as a subclass of both `StepFailed` and that built-in,
+so `except ValueError` works; objects and tracebacks of the original do not survive.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from ..runtime.errors import AuthorError, CallerError
+from ..runtime.limits import ERROR_MESSAGE_CHARS_MAX
+
+FAILED, NON_RETRYABLE, TIMED_OUT, EVENT_TIMED_OUT, INTERRUPTED = range(5)
+
+
+class RecordedError(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """An error as the journal keeps it.
+
+    Attributes:
+        kind: one of the constants above.
+        name: the exception's class name (or the name given to `NonRetryableError`).
+        message: its text, bounded.
+    """
+
+    kind: int
+    name: str
+    message: str
+
+
+class StepFailed(AuthorError):
+    """A step failed for good; raised in `run` where the step is awaited.
+
+    Attributes:
+        name: the original exception's class name.
+        message: its text.
+    """
+
+    code = "step.failed"
+    number = 10310
+    kind = FAILED
+
+    def __init__(self, message: str = "", data: dict[str, Any] | None = None) -> None:
+        # not cooperative: built-ins next in line (OSError, UnicodeError) want other arguments
+        Exception.__init__(self, message)
+        self.message = message
+        self.data = data or {}
+        self.remote = False
+        self.name: str = self.data.get("name", type(self).__name__)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return exception_of, (RecordedError(self.kind, self.name, self.message),)
+
+
+class NonRetryableError(AuthorError):
+    """Raise it in a step's body to fail the step at once, whatever retries are left.
+
+    Args:
+        message: what went wrong.
+        name: shown as the error's name in place of `NonRetryableError`.
+    """
+
+    code = "step.non_retryable"
+    number = 10311
+
+    def __init__(self, message: str = "", name: Any = None) -> None:
+        super().__init__(message, {"name": name} if isinstance(name, str) else name)
+        self.name: str = self.data.get("name", type(self).__name__)
+
+
+class NonRetryableStepFailed(StepFailed, NonRetryableError):
+    """What `run` gets of a `NonRetryableError`."""
+
+    code = "step.failed_non_retryable"
+    number = 10312
+    kind = NON_RETRYABLE
+
+
+class StepTimeout(StepFailed, TimeoutError):
+    """The last attempt of a step took longer than its `timeout`."""
+
+    code = "step.timeout"
+    number = 10313
+    kind = TIMED_OUT
+
+
+class EventTimeout(StepFailed, TimeoutError):
+    """No event came in time for a `step.wait_for_event`."""
+
+    code = "step.event_timeout"
+    number = 10314
+    kind = EVENT_TIMED_OUT
+
+
+class StepInterrupted(StepFailed):
+    """Attempts were cut off by crashes, too often or with no retry allowed."""
+
+    code = "step.interrupted"
+    number = 10315
+    kind = INTERRUPTED
+
+
+class StepMisuse(AuthorError):
+    """`step` was used where or how it can't be. Never retried."""
+
+    code = "step.misuse"
+    number = 10316
+
+
+class NonDeterminism(AuthorError):
+    """`run` does not repeat what the journal says that it did."""
+
+    code = "instance.non_determinism"
+    number = 10317
+
+
+class WorkflowStuck(AuthorError):
+    """`run` waits for something that nothing can bring about."""
+
+    code = "instance.stuck"
+    number = 10318
+
+
+class LimitExceeded(AuthorError):
+    """An instance grew past a bound."""
+
+    code = "instance.limit_exceeded"
+    number = 10319
+
+
+class EventsBufferFull(CallerError):
+    """The instance has too many events that it has not waited for yet."""
+
+    code = "instance.events_full"
+    number = 10408
+    status = 429
+    overloaded = True
+
+
+_BY_KIND: dict[int, type[StepFailed]] = {
+    NON_RETRYABLE: NonRetryableStepFailed,
+    TIMED_OUT: StepTimeout,
+    EVENT_TIMED_OUT: EventTimeout,
+    INTERRUPTED: StepInterrupted,
+}
+_UNRAISABLE_IN_COROUTINES = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether another attempt may follow that error of a body."""
+    return not isinstance(error, (NonRetryableError, StepMisuse))
+
+
+def record_of(error: BaseException) -> RecordedError:
+    """The record of any exception."""
+    if isinstance(error, StepFailed):
+        return RecordedError(error.kind, error.name, bounded(error.message))
+    name = error.name if isinstance(error, NonRetryableError) else type(error).__name__
+    return RecordedError(
+        FAILED if is_retryable(error) else NON_RETRYABLE, bounded(name, 200), text_of(error)
+    )
+
+
+def text_of(error: BaseException) -> str:
+    """`str(error)`, bounded, even if its `__str__` is broken."""
+    try:
+        return bounded(str(error))
+    except Exception as broken:
+        return f"(its text can't be made: {type(broken).__name__})"
+
+
+def bounded(text: str, chars_max: int = ERROR_MESSAGE_CHARS_MAX) -> str:
+    """The text, cut to a number of characters and free of lone surrogates."""
+    if len(text) > chars_max:
+        text = f"{text[: chars_max - 1]}…"
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()
+    return text
+
+
+def exception_of(record: RecordedError) -> StepFailed:
+    """The exception that a record is raised as."""
+    cls = _BY_KIND.get(record.kind) or _failed_like(record.name)
+    return cls(record.message, {"name": record.name})
+
+
+@lru_cache(maxsize=256)
+def _failed_like(name: str) -> type[StepFailed]:
+    builtin = getattr(builtins, name, None)
+    if (
+        not isinstance(builtin, type)
+        or not issubclass(builtin, Exception)
+        or builtin is Exception
+        or issubclass(builtin, _UNRAISABLE_IN_COROUTINES)
+    ):
+        return StepFailed
+    made = type(name, (StepFailed, builtin), {"__module__": __name__, "__doc__": builtin.__doc__})
+    try:
+        made("probe", {"name": name})
+    except TypeError:
+        return StepFailed
+    return made

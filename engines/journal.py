@@ -1,0 +1,269 @@
+"""The journal: what is recorded of an instance, as rows, and how rows become state.
+
+A change is made by writing a record and then applying it (`Journal.apply`); recovery applies
+the same records, read back. A record is a snapshot of one step (or fired timer); it is rewritten
+as the step proceeds, and final once it has ended. `order` is the place of its outcome among all
+outcomes that `run` was given, which is what replay repeats.
+
+Formats are versioned by their first field. Fields are only ever added, at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ..runtime.codec import pack, unpack
+from ..runtime.limits import ATTEMPT_ERROR_CHARS_MAX, ATTEMPTS_SHOWN_MAX
+from ..runtime.tables import Index, Row, Table
+from .config import DEFAULTS, Resolved
+from .failures import RecordedError, bounded
+from .status import HOLDS_SLOT, Status
+
+FORMAT_VERSION = 1
+
+INSTANCES = Table(
+    "instances",
+    (
+        ("entity", "TEXT"),
+        ("workflow_uuid", "TEXT"),
+        ("created_ms", "INTEGER"),
+        ("status", "TEXT"),
+        ("active", "INTEGER"),
+        ("started_ms", "INTEGER?"),
+        ("ended_ms", "INTEGER?"),
+        ("modified_ms", "INTEGER"),
+        ("version_id", "TEXT"),
+        ("source", "TEXT"),
+        ("souschef", "INTEGER"),
+        ("blob", "BLOB"),
+    ),
+    1,
+    (
+        Index("instances_by_creation", ("workflow_uuid", "created_ms", "entity")),
+        Index("instances_active", ("active",), where="active = 1"),
+    ),
+)
+STEPS = Table("steps", (("entity", "TEXT"), ("ordinal", "INTEGER"), ("blob", "BLOB")), 2)
+PAYLOADS = Table("payloads", (("entity", "TEXT"), ("what", "TEXT"), ("body", "BLOB")), 2)
+EVENTS = Table(
+    "events",
+    (
+        ("entity", "TEXT"),
+        ("seq", "INTEGER"),
+        ("type", "TEXT"),
+        ("at_ms", "INTEGER"),
+        ("payload", "BLOB"),
+    ),
+    2,
+)
+REQUESTS = Table(
+    "requests",
+    (("entity", "TEXT"), ("request_id", "TEXT"), ("seq", "INTEGER"), ("answer", "INTEGER")),
+    2,
+)
+
+# kinds of records
+DO, SLEEP, WAIT, TIMER = "do", "sleep", "wait", "timer"
+# states of records
+RUNNING, PENDING, DONE, FAILED, CANCELLED = range(5)
+"""An attempt is in flight | waits for its time or event | outcomes | `run` gave it up."""
+
+
+class Instance(msgspec.Struct, array_like=True, gc=False):
+    """An instance, apart from its steps. Payloads over a size are in rows of their own."""
+
+    version: int
+    run_id: str
+    workflow: str
+    class_name: str
+    version_id: str
+    code_hash: str
+    request_id: str
+    source: str
+    souschef: int
+    created_ms: int
+    status: Status
+    modified_ms: int
+    queued_ms: int
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    turn: int = 1
+    report_seq: int = 1
+    awakened: bool = False
+    wake_ms: int = 0
+    awaited: tuple[str, ...] = ()
+    event_seq: int = 0
+    events_buffered: int = 0
+    request_seq: int = 0
+    step_count: int = 0
+    code_changed: bool = False
+    params: bytes | None = None
+    output: bytes | None = None
+    error: RecordedError | None = None
+
+    def row(self, entity: str, workflow_uuid: str) -> Row:
+        """As a row of `INSTANCES`."""
+        return (
+            entity,
+            workflow_uuid,
+            self.created_ms,
+            self.status,
+            1 if self.status in HOLDS_SLOT else 0,
+            self.started_ms,
+            self.ended_ms,
+            self.modified_ms,
+            self.version_id,
+            self.source,
+            self.souschef,
+            pack(self),
+        )
+
+    @classmethod
+    def from_row(cls, row: Row) -> Instance:
+        """The instance that `row` made."""
+        return unpack(row[-1], cls)
+
+
+class Attempt(msgspec.Struct, array_like=True, gc=False):
+    """One attempt of a step; `ended_ms` is None while it runs, `error` None if it succeeded."""
+
+    number: int
+    started_ms: int
+    ended_ms: int | None = None
+    error: RecordedError | None = None
+
+
+class Record(msgspec.Struct, array_like=True):
+    """A step, sleep, wait or fired timer.
+
+    Attributes:
+        ordinal: its place among the instance's records; part of the row's key.
+        ident: lineage, kind, name and n-th use; what replay finds it by.
+        name, count: the public name is `name-count`.
+        order: when its outcome was given to `run`, among all outcomes; 0: not yet.
+        due_ms: end of a sleep, deadline of a wait, time of the next attempt.
+        attempt: number of the newest attempt; a result of another is refused.
+        result: JSON, once done.
+        event_type, event_at_ms: of a wait.
+    """
+
+    version: int
+    ordinal: int
+    kind: str
+    ident: str
+    name: str
+    count: int
+    state: int
+    started_ms: int
+    ended_ms: int | None = None
+    order: int = 0
+    due_ms: int = 0
+    result: bytes | None = None
+    error: RecordedError | None = None
+    attempt: int = 0
+    failures: int = 0
+    interruptions: int = 0
+    attempts: list[Attempt] = []
+    config: Resolved = DEFAULTS
+    event_type: str = ""
+    event_at_ms: int = 0
+
+    @property
+    def public_name(self) -> str:
+        """As the API shows it."""
+        return f"{self.name}-{self.count}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state >= DONE
+
+    def row(self, entity: str) -> Row:
+        """As a row of `STEPS`."""
+        return entity, self.ordinal, pack(self)
+
+    def open_attempt(self, now_ms: int) -> None:
+        """Count and note a new attempt."""
+        self.attempt += 1
+        self.state = RUNNING
+        self.due_ms = 0
+        if len(self.attempts) >= ATTEMPTS_SHOWN_MAX:
+            del self.attempts[0]
+        self.attempts.append(Attempt(self.attempt, now_ms))
+
+    def close_attempt(self, now_ms: int, error: RecordedError | None) -> None:
+        """Note how the newest attempt ended."""
+        newest = self.attempts[-1]
+        newest.ended_ms = now_ms
+        if error is not None:
+            newest.error = RecordedError(
+                error.kind, error.name, bounded(error.message, ATTEMPT_ERROR_CHARS_MAX)
+            )
+
+    def end(self, now_ms: int, state: int) -> None:
+        """It is over."""
+        self.state = state
+        self.ended_ms = now_ms
+        self.due_ms = 0 if self.kind == DO else self.due_ms
+
+
+def record_from_row(row: Row) -> Record:
+    """The record that `Record.row` made."""
+    return unpack(row[-1], Record)
+
+
+class Journal:
+    """All records of an instance, indexed for replay. Rows come in; nothing is written here.
+
+    Attributes:
+        by_ident, records: the records, by identity and in order of their ordinals.
+        last_order: the newest record's `order`.
+        shown: how many of them the API shows (timers of asyncio are not shown).
+    """
+
+    def __init__(self) -> None:
+        self.by_ident: dict[str, Record] = {}
+        self.records: list[Record] = []
+        self.last_order = 0
+        self.shown = 0
+        self._counts: dict[tuple[str, str], int] = {}
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Journal:
+        """The journal of records read back."""
+        journal = cls()
+        for record in records:
+            journal.apply(record)
+        return journal
+
+    def apply(self, record: Record) -> None:
+        """Take a record that has just been written or read. Idempotent."""
+        if record.ident not in self.by_ident:
+            self.by_ident[record.ident] = record
+            self.records.append(record)
+            self.shown += record.kind != TIMER
+            key = record.kind, record.name
+            if record.count > self._counts.get(key, 0):
+                self._counts[key] = record.count
+        if record.order > self.last_order:
+            self.last_order = record.order
+
+    def new(self, kind: str, ident: str, name: str, now_ms: int) -> Record:
+        """A new record, not yet applied."""
+        return Record(
+            FORMAT_VERSION,
+            len(self.records) + 1,
+            kind,
+            ident,
+            name,
+            self._counts.get((kind, name), 0) + 1,
+            PENDING,
+            now_ms,
+            attempts=[],
+        )
+
+    def delivered(self) -> list[Record]:
+        """Records whose outcome `run` has been given, in that order."""
+        return sorted((r for r in self.records if r.order), key=lambda r: r.order)

@@ -1,0 +1,102 @@
+"""An instance and its steps as the API shows them. Pure: records in, views out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..runtime.codec import NULL
+from .failures import RecordedError
+from .journal import CANCELLED, DO, DONE, FAILED, PENDING, SLEEP, TIMER, Attempt, Instance, Record
+from .status import FINISHED
+from .views import AttemptView, ErrorView, InstanceView, StepView
+
+_TYPES = {DO: "step", SLEEP: "sleep", "wait": "waitForEvent"}
+_GIVEN_UP = ErrorView("CancelledError", "the workflow stopped waiting for it")
+
+
+def instance_view(
+    instance: Instance,
+    instance_id: str,
+    workflow_uuid: str,
+    params: bytes,
+    output: bytes | None,
+    steps: list[StepView],
+) -> InstanceView:
+    """The view of an instance; payloads are passed in, since they may live in other rows."""
+    return InstanceView(
+        id=instance_id,
+        run_id=instance.run_id,
+        workflow=instance.workflow,
+        workflow_uuid=workflow_uuid,
+        version_id=instance.version_id,
+        code_hash=instance.code_hash,
+        status=instance.status,
+        source=instance.source,
+        params=params,
+        output=output,
+        error=_error_view(instance.error),
+        created_ms=instance.created_ms,
+        queued_ms=instance.queued_ms,
+        started_ms=instance.started_ms,
+        ended_ms=instance.ended_ms,
+        modified_ms=instance.modified_ms,
+        step_count=instance.step_count,
+        steps=steps,
+        code_changed=instance.code_changed,
+    )
+
+
+def step_views(
+    instance: Instance, records: Iterable[Record], *, newest_first: bool
+) -> list[StepView]:
+    """The views of an instance's steps. Timers that asyncio made are not shown."""
+    ended_ms = instance.ended_ms if instance.status in FINISHED else None
+    views = [_step_view(record, ended_ms) for record in records if record.kind != TIMER]
+    if newest_first:
+        views.reverse()
+    return views
+
+
+def _step_view(record: Record, instance_ended_ms: int | None) -> StepView:
+    is_over = record.is_over
+    error = _error_view(record.error)
+    if record.state == CANCELLED or (instance_ended_ms is not None and not is_over):
+        error = _GIVEN_UP
+    end_ms = record.ended_ms
+    if not is_over:
+        end_ms = instance_ended_ms or (record.due_ms if record.kind != DO else None)
+    is_open = not is_over and instance_ended_ms is None
+    has_output = record.state == DONE and record.kind != SLEEP
+    common: dict[str, Any] = {
+        "name": record.public_name,
+        "type": _TYPES[record.kind],
+        "start_ms": record.started_ms,
+        "end_ms": end_ms,
+        "success": None if is_open else record.state == DONE,
+        "finished": record.state in (DONE, FAILED),
+        "output": (record.result or NULL) if has_output else None,
+        "error": error,
+    }
+    if record.kind != DO:
+        return StepView(**common, event_type=record.event_type or None)
+    config = record.config
+    return StepView(
+        **common,
+        attempts=[_attempt_view(attempt) for attempt in record.attempts],
+        attempts_total=record.attempt,
+        retries_limit=config.limit,
+        retry_delay_ms=config.delay_ms,
+        backoff=config.backoff,
+        timeout_ms=config.timeout_ms,
+        retry_at_ms=record.due_ms if is_open and record.state == PENDING else None,
+    )
+
+
+def _attempt_view(attempt: Attempt) -> AttemptView:
+    success = None if attempt.ended_ms is None else attempt.error is None
+    return AttemptView(attempt.started_ms, attempt.ended_ms, success, _error_view(attempt.error))
+
+
+def _error_view(error: RecordedError | None) -> ErrorView | None:
+    return None if error is None else ErrorView(error.name, error.message)

@@ -1,0 +1,546 @@
+"""The deterministic core of a live instance: what happened comes in, what to do comes out.
+
+`Execution` runs `run` on a `WorkflowLoop`, gives it recorded outcomes in their recorded order
+(release one, run until all tasks are blocked, release the next), and past the end of the record
+new outcomes one at a time, each recorded first. Nothing here waits, writes or reads a clock: the
+caller (`Engine`) passes `now_ms`, then takes what is `dirty` (records to write), `starts` (bodies
+to start once those are durable), `stops` (bodies to cancel), `consumed` (events to delete) and
+`outcome`.
+
+Outcomes arise only while the instance holds its slot, so recorded order is delivered order.
+An event goes to the oldest live wait; of things that are due, the earliest comes first.
+
+Why a new step may not appear while recorded outcomes are left: a step that begins is written in
+the same commit as the outcome that led to it. So if a later outcome is on disk, the step is too,
+and one that is not there means that `run` took another way: `NonDeterminism`, without re-running
+anything. Likewise a record that nothing asked for when the record's end is reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from ..runtime.codec import encode_json
+from ..runtime.limits import (
+    RECORDS_PER_INSTANCE_MAX,
+    STEP_INTERRUPTIONS_MAX,
+    STEPS_PER_INSTANCE_MAX,
+    WAITERS_PER_INSTANCE_MAX,
+)
+from .failures import (
+    EVENT_TIMED_OUT,
+    FAILED,
+    INTERRUPTED,
+    TIMED_OUT,
+    LimitExceeded,
+    NonDeterminism,
+    RecordedError,
+    StepMisuse,
+    exception_of,
+    record_of,
+    text_of,
+)
+from .journal import CANCELLED, DO, DONE, PENDING, RUNNING, SLEEP, TIMER, WAIT, Journal, Record
+from .journal import FAILED as ENDED_BADLY
+from .loop import DurableTimer, WorkflowLoop, WorkflowTask
+from .step import BodyCall
+
+current_body: contextvars.ContextVar[str] = contextvars.ContextVar("toque_step_body")
+"""Public name of the step whose body runs."""
+
+_INTERRUPTION = RecordedError(INTERRUPTED, "StepInterrupted", "the process ended meanwhile")
+_ABANDONED = RecordedError(FAILED, "CancelledError", "the workflow stopped waiting for it")
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How `run` ended: with JSON, or with an error."""
+
+    output: bytes | None
+    error: RecordedError | None
+
+
+class Claim:
+    """A record that `run` has asked for in this life of the instance."""
+
+    __slots__ = ("body", "context", "decode", "future", "record")
+
+    def __init__(self, record: Record, future: asyncio.Future[Any]) -> None:
+        self.record = record
+        self.future = future
+        self.decode: Callable[[Record], Any] | None = None
+        self.body: BodyCall | None = None
+        self.context: contextvars.Context | None = None
+
+
+class Execution:
+    """See the module's description.
+
+    Args:
+        journal: what is recorded so far.
+        hash_base: see `WorkflowLoop`.
+        workflow: named in messages.
+        payload_of: gives a buffered event's payload by its number.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        hash_base: int,
+        workflow: str,
+        payload_of: Callable[[int], bytes],
+    ) -> None:
+        self.journal = journal
+        self.loop = WorkflowLoop(hash_base, self._timer_started)  # type: ignore[abstract]
+        self.outcome: Outcome | None = None
+        self.dirty: dict[int, Record] = {}
+        self.starts: list[tuple[Claim, int]] = []
+        self.stops: list[int] = []
+        self.consumed: list[int] = []
+        self.in_flight: set[int] = set()
+        self.now_ms = 0
+        self._workflow = workflow
+        self._payload_of = payload_of
+        self._steps = sum(record.kind in (DO, WAIT) for record in journal.records)
+        self._due: list[tuple[int, int, Claim | DurableTimer]] = []
+        self._ties = 0
+        self._waits: dict[str, deque[Claim]] = {}
+        self._inbox: dict[str, deque[tuple[int, int]]] = {}
+        self._queue = deque(journal.delivered())
+        self._claimed: dict[str, Claim | DurableTimer] | None = {} if journal.records else None
+        self._cut_off: list[Claim] = []
+        self._main: WorkflowTask | None = None
+
+    # --- events in --------------------------------------------------------------------------
+
+    def begin(self, coro: Coroutine[Any, Any, Any], started_ms: int, now_ms: int) -> None:
+        """Run `run` from its start: through the record if there is one, then on."""
+        self.loop.now_ms = started_ms
+        self.now_ms = now_ms
+        self._main = self.loop.start_main(coro)
+        self._main.add_done_callback(self._main_done)
+        self._run()
+        self._replay()
+        self.tick(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Deliver what is due and what has come."""
+        self.now_ms = now_ms
+        while self.outcome is None and (self._due or self._inbox):
+            if not self._deliver_earliest():
+                return
+
+    def buffer_event(self, seq: int, event_type: str, at_ms: int) -> None:
+        """An event has come; `tick` delivers it."""
+        self._inbox.setdefault(event_type, deque()).append((seq, at_ms))
+
+    def body_done(
+        self,
+        claim: Claim,
+        attempt: int,
+        error: RecordedError | None,
+        result: bytes | None,
+        now_ms: int,
+        fenced: bool = True,
+    ) -> bool:
+        """An attempt has ended. False: it is not the current one any more, nothing changed."""
+        record = claim.record
+        if self.outcome is not None or record.is_over:
+            return False
+        if fenced and (record.attempt != attempt or record.state != RUNNING):
+            return False
+        self.now_ms = now_ms
+        self.in_flight.discard(record.ordinal)
+        record.close_attempt(now_ms, error)
+        if error is None:
+            record.result = result
+            self._end(claim, DONE)
+        else:
+            record.failures += 1
+            if error.kind in (FAILED, TIMED_OUT) and record.failures <= record.config.limit:
+                record.state = PENDING
+                record.due_ms = now_ms + record.config.delay_after_ms(record.failures)
+                self.dirty[record.ordinal] = record
+                self._push(record.due_ms, claim)
+            else:
+                record.error = error
+                self._end(claim, ENDED_BADLY)
+        self.tick(now_ms)
+        return True
+
+    def refuse_result(self, claim: Claim, error: RecordedError, now_ms: int) -> None:
+        """The current attempt's result can't be recorded: the step and the instance fail."""
+        record = claim.record
+        self.now_ms = now_ms
+        self.in_flight.discard(record.ordinal)
+        record.close_attempt(now_ms, error)
+        record.error = error
+        record.end(now_ms, ENDED_BADLY)
+        self.dirty[record.ordinal] = record
+        self.fail(error)
+
+    def fail(self, error: RecordedError) -> None:
+        """End the instance with an error that `run` can't catch."""
+        if self.outcome is None or self.outcome.error is None:
+            self.outcome = Outcome(None, error)
+        self.loop.stopping = True
+
+    def close(self) -> None:
+        """Drop `run` and its tasks."""
+        self.loop.close()
+
+    # --- state for the caller ---------------------------------------------------------------
+
+    def next_due_ms(self) -> int:
+        """When something is due next; 0: nothing is timed."""
+        due = self._due
+        while due and self._is_void(due[0][2]):
+            heapq.heappop(due)
+        return due[0][0] if due else 0
+
+    def awaited_types(self) -> tuple[str, ...]:
+        """Types of events that are waited for."""
+        return tuple(
+            kind for kind, waits in self._waits.items() if any(not c.record.is_over for c in waits)
+        )
+
+    # --- what `step` calls, inside `run` ----------------------------------------------------
+
+    def claim_do(self, name: str, body: BodyCall) -> Claim:
+        """A body to run, or its recorded outcome to give."""
+        claim, is_new = self._claim(DO, name)
+        claim.decode = body.decode
+        claim.body = body
+        claim.context = contextvars.copy_context()
+        record = claim.record
+        if is_new:
+            record.config = body.config
+            self._open_attempt(claim)
+        elif record.state == RUNNING:
+            self._cut_off.append(claim)
+        elif record.state == PENDING and record.due_ms:
+            self._push(record.due_ms, claim)
+        return claim
+
+    def claim_sleep(self, name: str, for_ms: int | None, until_ms: int | None) -> Claim:
+        """A sleep to sit out. Its end is fixed when it begins."""
+        claim, is_new = self._claim(SLEEP, name)
+        record = claim.record
+        if is_new:
+            now_ms = self.loop.now_ms
+            record.due_ms = until_ms if until_ms is not None else now_ms + (for_ms or 0)
+        if record.state == PENDING:
+            self._push(record.due_ms, claim)
+        return claim
+
+    def claim_wait(
+        self, name: str, event_type: str, timeout_ms: int, decode: Callable[[Record], Any]
+    ) -> Claim:
+        """An event to wait for."""
+        claim, is_new = self._claim(WAIT, name)
+        claim.decode = decode
+        record = claim.record
+        if is_new:
+            record.event_type = event_type
+            record.due_ms = self.loop.now_ms + timeout_ms
+        if record.state == PENDING:
+            self._push(record.due_ms, claim)
+            self._waits.setdefault(record.event_type, deque()).append(claim)
+            if sum(map(len, self._waits.values())) > WAITERS_PER_INSTANCE_MAX:
+                self._over_limit(f"{WAITERS_PER_INSTANCE_MAX} waits for events at a time")
+        return claim
+
+    def abandon(self, claim: Claim) -> None:
+        """`run` was cancelled where it awaited the claim, and gives it up."""
+        record = claim.record
+        if record.is_over or self.outcome is not None or self.loop.is_closed():
+            return
+        if record.state == RUNNING:
+            record.close_attempt(self.loop.now_ms, _ABANDONED)
+            self.in_flight.discard(record.ordinal)
+            self.stops.append(record.ordinal)
+        record.end(self.loop.now_ms, CANCELLED)
+        self.dirty[record.ordinal] = record
+        if record.kind == WAIT:
+            self._waits[record.event_type].remove(claim)
+
+    def _claim(self, kind: str, name: str) -> tuple[Claim, bool]:
+        loop = self.loop
+        self._refuse_misuse(name)
+        lineage = asyncio.current_task(loop).lineage  # type: ignore[union-attr]
+        use = f"{kind}!{name}"
+        ident = f"{lineage.path}!{use}:{lineage.nth(use)}"
+        record = self.journal.by_ident.get(ident)
+        is_new = record is None
+        if record is None:
+            record = self.journal.new(kind, ident, name, loop.now_ms)
+            if self._queue:
+                self._diverged(f"run() came to the new {_shown(record)}, but", self._queue)
+                record.end(loop.now_ms, CANCELLED)  # in memory only: it is never done
+                return Claim(record, loop.create_future()), False
+            self._add(record)
+        claim = Claim(record, loop.create_future())
+        if self._claimed is not None:
+            self._claimed[ident] = claim
+        return claim, is_new
+
+    def _refuse_misuse(self, name: str) -> None:
+        if self.outcome is not None or self.loop.is_closed():
+            raise StepMisuse(
+                f"step {name!r} was called after run() had ended. Await every step, and every "
+                "task that calls steps, before run() returns."
+            )
+        if asyncio._get_running_loop() is not self.loop:
+            body = current_body.get("")
+            where = f"inside the body of step {body!r}" if body else "from another thread or loop"
+            raise StepMisuse(
+                f"step {name!r} was called {where}. Steps are called by run() and the tasks that "
+                "it starts. Wrong: a step.do within a function given to step.do. Right: two "
+                "steps, one after the other, in run()."
+            )
+        if not isinstance(asyncio.current_task(self.loop), WorkflowTask):
+            raise StepMisuse(
+                f"step {name!r} was called by a callback. Steps are called by run() and the tasks "
+                "that it starts. Right: `asyncio.create_task(...)`, and await it."
+            )
+
+    def _add(self, record: Record) -> None:
+        self.journal.apply(record)
+        self.dirty[record.ordinal] = record
+        if record.kind in (DO, WAIT):
+            self._steps += 1
+            if self._steps > STEPS_PER_INSTANCE_MAX:
+                self._over_limit(f"{STEPS_PER_INSTANCE_MAX} steps")
+        if record.ordinal > RECORDS_PER_INSTANCE_MAX:
+            self._over_limit(f"{RECORDS_PER_INSTANCE_MAX} steps, sleeps, waits and timers in all")
+
+    def _over_limit(self, what: str) -> None:
+        self.fail(record_of(LimitExceeded(f"an instance of {self._workflow} may make {what}.")))
+
+    # --- replay -----------------------------------------------------------------------------
+
+    def _replay(self) -> None:
+        claimed = self._claimed
+        if claimed is None:
+            return
+        while self._queue and self.outcome is None:
+            record = self._queue.popleft()
+            claim = claimed.get(record.ident)
+            if claim is None or _is_given_up(claim):
+                self._diverged("run() waits, but", [record])
+                return
+            self._release(claim, record)
+        if self.outcome is None or self.outcome.error is None:
+            self._reach_end(claimed)
+
+    def _reach_end(self, claimed: dict[str, Claim | DurableTimer]) -> None:
+        """The record is used up: whatever is in it must have been asked for."""
+        for record in self.journal.records:
+            if record.ident not in claimed:
+                self._diverged("run() took another way:", [record])
+                return
+        for claim in claimed.values():
+            if (
+                isinstance(claim, Claim)
+                and claim.record.state == CANCELLED
+                and not claim.future.done()
+            ):
+                self._diverged("run() still waits where it had given up:", [claim.record])
+                return
+        self._claimed = None
+        for claim in self._cut_off:
+            if claim.record.state == RUNNING and self.outcome is None:
+                self._interrupt(claim)
+        self._cut_off.clear()
+
+    def _interrupt(self, claim: Claim) -> None:
+        """The process ended during an attempt: counted apart from failures, repeated at once."""
+        record = claim.record
+        record.interruptions += 1
+        record.close_attempt(self.now_ms, _INTERRUPTION)
+        if record.config.limit and record.interruptions <= STEP_INTERRUPTIONS_MAX:
+            self._open_attempt(claim)
+            return
+        why = (
+            f"its attempts were cut off {record.interruptions} times"
+            if record.config.limit
+            else "its only attempt was cut off; whether it took effect is not known"
+        )
+        text = f"step {record.public_name!r} was interrupted: {why}."
+        record.error = RecordedError(INTERRUPTED, "StepInterrupted", text)
+        self._end(claim, ENDED_BADLY)
+
+    def _diverged(self, found: str, recorded: Any) -> None:
+        record = next(iter(recorded), None)
+        text = f"the journal says that {_shown(record)} came next" if record else "it had ended"
+        self.fail(
+            record_of(
+                NonDeterminism(
+                    f"{self._workflow} does not repeat itself: {found} {text}. Code outside "
+                    "steps must do the same at each replay: no clock, no random, no I/O there, "
+                    "and no other order of steps in a new version. Nothing was run again."
+                )
+            )
+        )
+
+    # --- delivery ---------------------------------------------------------------------------
+
+    def _deliver_earliest(self) -> bool:
+        due_ms = self.next_due_ms()
+        event = self._earliest_event() if self._inbox else None
+        if event is not None and (not due_ms or event[0] <= due_ms or due_ms > self.now_ms):
+            _, claim, seq, at_ms = event
+            self._take_event(claim, seq, at_ms)
+            return True
+        if not due_ms or due_ms > self.now_ms:
+            return False
+        item = heapq.heappop(self._due)[2]
+        if isinstance(item, DurableTimer):
+            self._fire(item)
+        elif item.record.kind == DO:
+            self._open_attempt(item)
+        elif item.record.kind == SLEEP:
+            self._end(item, DONE)
+        else:
+            record = item.record
+            self._waits[record.event_type].remove(item)
+            record.error = RecordedError(
+                EVENT_TIMED_OUT,
+                "EventTimeout",
+                f"no event of type {record.event_type!r} came in time for {record.public_name!r}",
+            )
+            self._end(item, ENDED_BADLY)
+        return True
+
+    def _earliest_event(self) -> tuple[int, Claim, int, int] | None:
+        best = None
+        for event_type, waits in self._waits.items():
+            inbox = self._inbox.get(event_type)
+            if inbox and waits:
+                seq, at_ms = inbox[0]
+                ready_ms = max(at_ms, waits[0].record.started_ms)
+                if best is None or ready_ms < best[0]:
+                    best = ready_ms, waits[0], seq, at_ms
+        return best
+
+    def _take_event(self, claim: Claim, seq: int, at_ms: int) -> None:
+        record = claim.record
+        self._waits[record.event_type].popleft()
+        inbox = self._inbox[record.event_type]
+        inbox.popleft()
+        if not inbox:
+            del self._inbox[record.event_type]
+        record.result = self._payload_of(seq)
+        record.event_at_ms = at_ms
+        self.consumed.append(seq)
+        self._end(claim, DONE)
+
+    def _fire(self, timer: DurableTimer) -> None:
+        record = self.journal.new(TIMER, timer.ident, "timer", self.now_ms)
+        self._add(record)
+        record.due_ms = timer.due_ms
+        record.end(self.now_ms, DONE)
+        self.journal.last_order = record.order = self.journal.last_order + 1
+        self._release(timer, record)
+
+    def _end(self, claim: Claim, state: int) -> None:
+        record = claim.record
+        record.end(self.now_ms, state)
+        self.journal.last_order = record.order = self.journal.last_order + 1
+        self.dirty[record.ordinal] = record
+        self._release(claim, record)
+
+    def _release(self, claim: Claim | DurableTimer, record: Record) -> None:
+        """Give one outcome to `run`, and let it run until it is blocked."""
+        self.loop.now_ms = record.ended_ms or self.now_ms
+        if isinstance(claim, DurableTimer):
+            claim.fire()
+        else:
+            if record.error is not None:
+                claim.future.set_exception(exception_of(record.error))
+            else:
+                try:
+                    value = claim.decode(record) if claim.decode else None
+                except Exception as error:
+                    self.fail(record_of(self._undecodable(record, error)))
+                    return
+                claim.future.set_result(value)
+        self._run()
+
+    def _undecodable(self, record: Record, error: Exception) -> Exception:
+        return NonDeterminism(
+            f"the recorded result of {_shown(record)} of {self._workflow} does not fit the type "
+            f"that it is annotated with now: {error}"
+        )
+
+    def _run(self) -> None:
+        self.loop.run_until_blocked()
+        failure = self.loop.failure
+        if failure is not None and self.outcome is None:
+            self.outcome = Outcome(None, record_of(failure))
+
+    def _main_done(self, main: asyncio.Task[Any]) -> None:
+        self.loop.stopping = True
+        error: BaseException | None
+        if main.cancelled():
+            error = asyncio.CancelledError("run() was cancelled from within")
+        else:
+            error = main.exception()
+        if self._queue:
+            how = f" with {type(error).__name__}: {text_of(error)}" if error else ""
+            self._diverged(f"run() ended{how}, but", self._queue)
+        elif self.outcome is not None:
+            return
+        elif error is not None:
+            self.outcome = Outcome(None, record_of(error))
+        else:
+            try:
+                output = encode_json(main.result(), f"the result of {self._workflow}")
+            except Exception as unfit:
+                self.outcome = Outcome(None, record_of(unfit))
+            else:
+                self.outcome = Outcome(output, None)
+
+    # --- small parts ------------------------------------------------------------------------
+
+    def _open_attempt(self, claim: Claim) -> None:
+        record = claim.record
+        record.open_attempt(self.now_ms)
+        self.dirty[record.ordinal] = record
+        self.in_flight.add(record.ordinal)
+        self.starts.append((claim, record.attempt))
+
+    def _push(self, due_ms: int, item: Claim | DurableTimer) -> None:
+        self._ties += 1
+        heapq.heappush(self._due, (due_ms, self._ties, item))
+
+    @staticmethod
+    def _is_void(item: Claim | DurableTimer) -> bool:
+        if isinstance(item, DurableTimer):
+            return item.is_cancelled
+        return item.record.state != PENDING
+
+    def _timer_started(self, timer: DurableTimer) -> None:
+        if timer.due_ms <= self.loop.now_ms:
+            self.loop.ready.append(timer)  # due at once at each replay too: no record needed
+            return
+        if self._claimed is not None:
+            self._claimed[timer.ident] = timer
+            if timer.ident in self.journal.by_ident:
+                return
+        self._push(timer.due_ms, timer)
+
+
+def _is_given_up(claim: Claim | DurableTimer) -> bool:
+    return claim.is_cancelled if isinstance(claim, DurableTimer) else claim.future.done()
+
+
+def _shown(record: Record) -> str:
+    what = {DO: "step", SLEEP: "sleep", WAIT: "wait", TIMER: "timer"}[record.kind]
+    return f"{what} {record.public_name!r} (record {record.ordinal})"

@@ -1,0 +1,139 @@
+"""What a step's body looks like: whether it takes `ctx`, what else it needs, what it returns.
+
+The answer is kept per code object, since bodies are mostly closures that `run` makes anew each
+time it executes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType, SimpleNamespace
+from typing import Any, get_type_hints
+
+from ..runtime.codec import decode_json, decode_json_as
+from ..runtime.errors import InvalidArgument
+
+CTX = "ctx"
+_KEPT_MAX = 4_096
+_kept: dict[tuple[Any, Any], Shape] = {}
+
+
+class Shape:
+    """See the module's description.
+
+    Attributes:
+        is_async: calling it gives a coroutine.
+        takes_ctx: it has a parameter called `ctx`.
+        needs: its other parameters that have no default.
+        returns: the type that its recorded result is decoded as (`Any`: plain data).
+    """
+
+    __slots__ = ("is_async", "needs", "returns", "takes_ctx")
+
+    def __init__(
+        self, is_async: bool, takes_ctx: bool, needs: tuple[str, ...], returns: Any
+    ) -> None:
+        self.is_async = is_async
+        self.takes_ctx = takes_ctx
+        self.needs = needs
+        self.returns = returns
+
+    def decode(self, raw: bytes) -> Any:
+        """The recorded result as what the body's annotation promises."""
+        return decode_json(raw) if self.returns is Any else decode_json_as(raw, self.returns)
+
+
+def shape_of(fn: Callable[..., Any], what: str) -> Shape:
+    """The shape of a body.
+
+    Raises:
+        InvalidArgument: it is no function that a step can run.
+    """
+    if type(fn) is not FunctionType:
+        return _inspect(fn, what)
+    key = fn.__code__, fn.__annotations__.get("return", Any)
+    try:
+        shape = _kept.get(key)
+    except TypeError:  # an annotation that can't be hashed
+        return _inspect(fn, what)
+    if shape is None:
+        shape = _inspect(fn, what)
+        if len(_kept) >= _KEPT_MAX:
+            _kept.clear()
+        _kept[key] = shape
+    return shape
+
+
+def _inspect(fn: Callable[..., Any], what: str) -> Shape:
+    if not callable(fn):
+        raise InvalidArgument(
+            f"the body of {what} is {fn!r:.80}, which is no function. Wrong: "
+            "`step.do('pay', charge(card))`. Right: `step.do('pay', lambda: charge(card))`."
+        )
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise InvalidArgument(
+            f"the body of {what} is a generator; return a list, or make a step of each part."
+        )
+    is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
+        getattr(fn, "__call__", None)  # noqa: B004 - an object with an async __call__
+    )
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # some built-ins have no signature
+        return Shape(is_async, False, (), Any)
+    takes_ctx = False
+    needs = []
+    for parameter in parameters:
+        if parameter.name == CTX and parameter.kind is not parameter.POSITIONAL_ONLY:
+            takes_ctx = True
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        elif parameter.default is parameter.empty:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise InvalidArgument(
+                    f"the body of {what} has the positional-only parameter {parameter.name!r}; "
+                    "parameters of bodies are passed by name."
+                )
+            needs.append(parameter.name)
+    return Shape(is_async, takes_ctx, tuple(needs), _returns(fn))
+
+
+def _returns(fn: Callable[..., Any]) -> Any:
+    target = inspect.unwrap(fn)
+    target = getattr(target, "__func__", target)
+    return usable_type(getattr(target, "__annotations__", {}).get("return", Any), target)
+
+
+def usable_type(annotation: Any, owner: Any) -> Any:
+    """An annotation as a type that JSON can be decoded as; `Any` where that is not possible.
+
+    Names that exist only for type checkers, and types that have no JSON form, give plain data.
+    """
+    if annotation is Any or annotation is None or annotation in (bool, int, float, str, dict, list):
+        return annotation
+    try:
+        hints = get_type_hints(
+            SimpleNamespace(__annotations__={"it": annotation}),
+            getattr(owner, "__globals__", {}),
+            _closure_of(owner),
+            include_extras=True,
+        )
+        decode_json_as(b"null", hints["it"])
+    except (TypeError, NameError, AttributeError, SyntaxError):
+        return Any
+    except Exception:  # null does not fit the type, which can be decoded
+        return hints["it"]
+    return hints["it"]
+
+
+def _closure_of(owner: Any) -> dict[str, Any]:
+    code = getattr(owner, "__code__", None)
+    cells = getattr(owner, "__closure__", None) or ()
+    known = {}
+    for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
+        try:
+            known[name] = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    return known

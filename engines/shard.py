@@ -1,0 +1,127 @@
+"""The entity of a data shard that stands for all its Engines: grants, pokes, lists, counts.
+
+A SousChef speaks to many Engines of a shard in one call. An answer leaves only when everything
+that the Engines wrote for it is durable. Calls of an older incarnation of a SousChef (a smaller
+epoch than was seen) are refused: all grants False, no pokes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..runtime.entity import Context, DurableObject
+from ..runtime.errors import InvalidArgument
+from ..runtime.ids import EntityRef
+from ..runtime.limits import COUNT_ROWS_MAX, LIST_PAGE_ROWS_MAX
+from ..runtime.tables import Query, Table
+from .engine import Engine
+from .env import EngineEnv
+from .ports import ENGINE_KIND, ENGINE_SHARD_KIND, Grant
+from .status import STATUSES
+from .views import IndexRow, PageRequest
+
+SEEN_SOUSCHEFS = Table(
+    "souschef_epochs", (("entity", "TEXT"), ("souschef", "TEXT"), ("epoch", "INTEGER")), 2
+)
+_COLUMNS = "entity, status, created_ms, started_ms, ended_ms, modified_ms, version_id, source"
+_COUNTS = Query(
+    "instances by status",
+    "SELECT status, count(*) FROM (SELECT status FROM instances INDEXED BY instances_by_creation"
+    " WHERE workflow_uuid = ? AND entity >= ? AND entity < ? LIMIT ?) GROUP BY status",
+)
+
+
+class EngineShard(DurableObject):
+    """See the module's description."""
+
+    KIND = ENGINE_SHARD_KIND
+    TABLES: ClassVar[tuple[Table, ...]] = (SEEN_SOUSCHEFS,)
+
+    env: EngineEnv
+
+    def __init__(self, ctx: Context, env: EngineEnv) -> None:
+        super().__init__(ctx, env)
+        self._epochs: dict[str, int] = {}
+
+    def grant_many(self, souschef: str, epoch: int, grants: list[Grant]) -> list[bool]:
+        """Hand slots to Engines; see `ports`."""
+        if self._is_stale(souschef, epoch):
+            return [False] * len(grants)
+        taken = [self._engine(grant.key).grant(grant.run_id, grant.turn) for grant in grants]
+        self.ctx.cover_shard()
+        return taken
+
+    def poke_many(self, souschef: str, epoch: int, keys: list[str]) -> list[str]:
+        """Make Engines look and report; see `ports`."""
+        if self._is_stale(souschef, epoch):
+            return []
+        gone = [key for key in keys if not self._engine(key).poke()]
+        self.ctx.cover_shard()
+        return gone
+
+    async def list_page(self, request: PageRequest) -> list[IndexRow]:
+        """This shard's part of a page of a list: committed rows only, by keyset."""
+        if not 0 < request.limit <= LIST_PAGE_ROWS_MAX:
+            raise InvalidArgument(f"a page takes 1 to {LIST_PAGE_ROWS_MAX} rows.")
+        unknown = [status for status in request.statuses if status not in STATUSES]
+        if len(unknown) == len(request.statuses) and unknown:
+            return []
+        prefix = f"{request.account}/{request.workflow_uuid}/"
+        query, params = _page_query(request, prefix)
+        rows = await self.env.store.query(query, params)
+        return [IndexRow(row[0][len(prefix) :], *row[1:]) for row in rows]
+
+    async def counts(self, account: str, workflow_uuid: str) -> dict[str, int]:
+        """Instances by status, of the first COUNT_ROWS_MAX of this shard."""
+        first, end = _range_of(f"{account}/{workflow_uuid}/")
+        rows = await self.env.store.query(_COUNTS, (workflow_uuid, first, end, COUNT_ROWS_MAX))
+        return dict(rows)
+
+    def _engine(self, key: str) -> Engine:
+        engine = self.env.local(EntityRef(ENGINE_KIND, key))
+        assert isinstance(engine, Engine)
+        return engine
+
+    def _is_stale(self, souschef: str, epoch: int) -> bool:
+        seen = self._epochs.get(souschef)
+        if seen is None:
+            row = self.ctx.get(SEEN_SOUSCHEFS, (self.ctx.ref.key, souschef))
+            seen = 0 if row is None else row[2]
+        if epoch < seen:
+            return True
+        if epoch > seen:
+            self.ctx.put(SEEN_SOUSCHEFS, (self.ctx.ref.key, souschef, epoch))
+        self._epochs[souschef] = epoch
+        return False
+
+
+def _range_of(prefix: str) -> tuple[str, str]:
+    """The first key with a prefix, and the first one after all of them."""
+    return prefix, f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}"
+
+
+def _page_query(request: PageRequest, prefix: str) -> tuple[Query, tuple[object, ...]]:
+    first, end = _range_of(prefix)
+    conditions = ["workflow_uuid = ?", "entity >= ?", "entity < ?"]
+    params: list[object] = [request.workflow_uuid, first, end]
+    if request.after is not None:
+        created_ms, instance_id = request.after
+        sign = "<" if request.newest_first else ">"
+        conditions.append(f"(created_ms, entity) {sign} (?, ?)")
+        params += [created_ms, prefix + instance_id]
+    if request.since_ms is not None:
+        conditions.append("created_ms >= ?")
+        params.append(request.since_ms)
+    if request.until_ms is not None:
+        conditions.append("created_ms < ?")
+        params.append(request.until_ms)
+    if request.statuses:
+        conditions.append(f"status IN ({', '.join('?' * len(request.statuses))})")
+        params += request.statuses
+    order = "DESC" if request.newest_first else "ASC"
+    sql = (
+        f"SELECT {_COLUMNS} FROM instances INDEXED BY instances_by_creation"
+        f" WHERE {' AND '.join(conditions)}"
+        f" ORDER BY created_ms {order}, entity {order} LIMIT ?"
+    )
+    return Query("page of instances", sql), (*params, request.limit)

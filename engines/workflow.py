@@ -1,0 +1,246 @@
+"""What a workflow is: a class with `run`, or a decorated function, found in a file.
+
+Loading a file never fails with anything but `WorkflowLoadError`, which names the file, the line
+and the cause. The code hash of a definition is the SHA-256 of its file's bytes: instances record
+it, so that running on other code than they began with is noticed before anything happens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
+
+from ..runtime.codec import decode_json, decode_json_as
+from ..runtime.errors import InvalidId, WorkflowLoadError
+from ..runtime.ids import check_workflow_name
+from .shapes import usable_type
+from .step import WorkflowStep
+
+P = TypeVar("P")
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "__toque_workflow__"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowEvent(Generic[P]):
+    """The first argument of `run`: what the instance was created with.
+
+    Attributes:
+        payload: the decoded parameters; as type `T` if `run` annotates `event: WorkflowEvent[T]`.
+        timestamp: when the instance was created (with time zone); the same at each replay.
+        instance_id: the instance's id.
+        workflow_name: the workflow's name.
+    """
+
+    payload: P
+    timestamp: datetime
+    instance_id: str
+    workflow_name: str
+
+
+class WorkflowEntrypoint:
+    """Base of workflows written as classes.
+
+    The workflow's name is the class attribute `name`, or else the class's name as it is.
+    An object of the class is made, without arguments, each time `run` is executed.
+    """
+
+    name: ClassVar[str]
+
+    async def run(self, event: WorkflowEvent[Any], step: WorkflowStep) -> Any:
+        """What the workflow does. Executed again at each replay: effects belong in steps."""
+        raise NotImplementedError(f"{type(self).__name__} has no `run`")
+
+
+def workflow(fn: F | None = None, *, name: str | None = None) -> Any:
+    """Mark an `async def f(event, step)` as a workflow, named `name` or as the function.
+
+    >>> @workflow(name="order")
+    ... async def handle_order(event, step):
+    ...     return await step.do("charge", lambda: 1)
+    """
+
+    def mark(given: F) -> F:
+        _check_run(given, ("event", "step"), f"workflow function {given.__qualname__}")
+        setattr(given, _MARK, name or given.__name__)
+        return given
+
+    return mark if fn is None else mark(fn)
+
+
+@dataclass(frozen=True)
+class WorkflowDefinition:
+    """A workflow that can be run.
+
+    Attributes:
+        name: its name in the account.
+        class_name: name of the class or function in its file.
+        entry: the class or function itself.
+        code_hash: see the module's description.
+        payload_type: what the event's payload is decoded as.
+    """
+
+    name: str
+    class_name: str
+    entry: Callable[..., Any]
+    code_hash: str
+    payload_type: Any = Any
+
+    def start(
+        self, params: bytes, timestamp: datetime, instance_id: str, step: WorkflowStep
+    ) -> Coroutine[Any, Any, Any]:
+        """The coroutine of `run` for an instance."""
+        payload = (
+            decode_json(params)
+            if self.payload_type is Any
+            else decode_json_as(params, self.payload_type)
+        )
+        event = WorkflowEvent(payload, timestamp, instance_id, self.name)
+        run = self.entry().run if isinstance(self.entry, type) else self.entry
+        coro: Coroutine[Any, Any, Any] = run(event, step)
+        return coro
+
+
+def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinition:
+    """The definition of a workflow class or a decorated function.
+
+    Raises:
+        WorkflowLoadError: it is neither, or its name or `run` is not as it must be.
+    """
+    parameters: tuple[str, ...]
+    if isinstance(entry, type) and issubclass(entry, WorkflowEntrypoint):
+        name = entry.__dict__.get("name", entry.__name__)
+        run, parameters = entry.run, ("self", "event", "step")
+        if run is WorkflowEntrypoint.run:
+            raise _unfit(entry, "has no `run`. Right: `async def run(self, event, step): ...`")
+    elif callable(entry) and hasattr(entry, _MARK):
+        name, run, parameters = getattr(entry, _MARK), entry, ("event", "step")
+    else:
+        raise _unfit(
+            entry, "is no workflow. Right: `class Order(WorkflowEntrypoint)`, or `@workflow`"
+        )
+    try:
+        check_workflow_name(name)
+    except InvalidId as error:
+        raise _unfit(entry, str(error)) from None
+    _check_run(run, parameters, f"run of {entry.__qualname__}")
+    if code_hash is None:
+        code_hash = hash_of(sys.modules.get(entry.__module__))
+    return WorkflowDefinition(name, entry.__name__, entry, code_hash, _payload_type(run))
+
+
+def definitions_of(module: ModuleType) -> list[WorkflowDefinition]:
+    """The workflows that a module defines (not those that it imports), in order of definition.
+
+    Raises:
+        WorkflowLoadError: one is not as it must be, or two have the same name.
+    """
+    code_hash = hash_of(module)
+    found: dict[str, WorkflowDefinition] = {}
+    for entry in list(vars(module).values()):
+        is_class = isinstance(entry, type) and issubclass(entry, WorkflowEntrypoint)
+        if not is_class and not (inspect.isfunction(entry) and hasattr(entry, _MARK)):
+            continue
+        if entry.__module__ != module.__name__ or (
+            is_class and entry.run is WorkflowEntrypoint.run  # a base of others
+        ):
+            continue
+        definition = definition_of(entry, code_hash)
+        other = found.setdefault(definition.name, definition)
+        if other.entry is not entry:
+            raise _unfit(entry, f"has the name {definition.name!r}, as {other.class_name} has")
+    return list(found.values())
+
+
+def load_file(path: str | Path) -> ModuleType:
+    """Import a file as a module, afresh.
+
+    Raises:
+        WorkflowLoadError: there is no such file, or importing it failed.
+    """
+    file = Path(path)
+    name = f"toque_app_{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file) if file.suffix == ".py" else None
+    if spec is None or spec.loader is None or not file.is_file():
+        raise WorkflowLoadError(f"{file} is no Python file.", {"file": str(file)})
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pickling and type hints look modules up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        line = _line_of(error, file)
+        raise WorkflowLoadError(
+            f"{file}, line {line}: {type(error).__name__}: {error}",
+            {"file": str(file), "line": line, "cause": type(error).__name__},
+        ) from error
+    return module
+
+
+def hash_of(module: ModuleType | None) -> str:
+    """SHA-256 of the module's file; of its name if it has none (a notebook, a shell)."""
+    path = getattr(module, "__file__", None)
+    try:
+        content = Path(path).read_bytes() if path else None
+    except OSError:
+        content = None
+    name = module.__name__ if module is not None else ""
+    return hashlib.sha256(content if content is not None else name.encode()).hexdigest()
+
+
+def _line_of(error: BaseException, file: Path) -> int:
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return error.lineno or 0
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == str(file)), 0)
+
+
+def _check_run(run: Callable[..., Any], parameters: tuple[str, ...], what: str) -> None:
+    right = f"Right: `async def {getattr(run, '__name__', 'run')}({', '.join(parameters)}): ...`"
+    if not inspect.iscoroutinefunction(run):
+        raise WorkflowLoadError(f"{what} must be an `async def`. {right}")
+    taken = inspect.signature(run).parameters.values()
+    by_position = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(by_position) != len(parameters) and not any(p.kind is p.VAR_POSITIONAL for p in taken):
+        raise WorkflowLoadError(f"{what} must take {', '.join(parameters)}. {right}")
+
+
+def _payload_type(run: Callable[..., Any]) -> Any:
+    """`T` of an annotation `WorkflowEvent[T]` of the event parameter; else `Any`."""
+    parameters = [p for p in inspect.signature(run).parameters.values() if p.name != "self"]
+    annotation = parameters[0].annotation if parameters else inspect.Parameter.empty
+    if annotation is inspect.Parameter.empty:
+        return Any
+    resolved = _resolve(annotation, run)
+    if get_origin(resolved) is not WorkflowEvent:
+        return Any
+    return usable_type(get_args(resolved)[0], run)
+
+
+def _resolve(annotation: Any, run: Callable[..., Any]) -> Any:
+    try:
+        return inspect.get_annotations(run, eval_str=True).get("event", annotation)
+    except Exception:  # another annotation of it can't be evaluated; try this one alone
+        pass
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, getattr(run, "__globals__", {}))
+    except Exception:
+        return Any
+
+
+def _unfit(entry: Any, why: str) -> WorkflowLoadError:
+    name = getattr(entry, "__qualname__", repr(entry))
+    return WorkflowLoadError(f"{name} {why}.", {"class_name": name})
