@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api.client import Client, Instance, InstanceStatus
     from .api.client_http import connect
+    from .api.wiring import embedded
     from .engines.config import Retries, StepConfig
     from .engines.failures import (
         EventTimeout,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api.client": ("Client", "Instance", "InstanceStatus"),
     "api.client_http": ("connect",),
+    "api.wiring": ("embedded",),
     "engines.config": ("Retries", "StepConfig"),
     "engines.failures": (
         "EventTimeout",
@@ -102,6 +104,7 @@ __all__ = [
     "WorkflowNotFound",
     "WorkflowStep",
     "connect",
+    "embedded",
     "workflow",
 ]
 
