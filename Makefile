@@ -14,6 +14,7 @@ DOCS  ?= .
 DATA  ?= .toque/docs
 SEEDS ?= 200
 FIRST ?= 0
+JOBS  ?= $(shell nproc 2>/dev/null || echo 1)
 ARGS  ?=
 
 export PYTHONDONTWRITEBYTECODE ?= 1
@@ -51,15 +52,14 @@ format: $(VENV)/.ready-dev ## Rewrite the sources in the house format
 docs: $(VENV)/.ready-dev ## Rewrite the tables of docs/ that repeat the code
 	@$(BIN)/python docs/tables.py
 
-bench: $(VENV)/.ready-dev ## Measure this machine; figures go to the terminal [ARGS=...]
+bench: $(VENV)/.ready-dev ## Measure this machine and write docs/performance.md
 	@$(BIN)/python bench/run.py $(ARGS)
 
 campaign-recovery: $(VENV)/.ready-dev ## Kill processes at random and check what survives (long)
-	@$(BIN)/python -m pytest -q -m campaign tests/recovery $(ARGS)
+	@$(BIN)/python -m tests.recovery.campaign $(ARGS)
 
 campaign-simulation: $(VENV)/.ready-dev ## Simulated faults, one run a seed [SEEDS=n FIRST=k]
-	@TOQUE_SEEDS=$(SEEDS) TOQUE_FIRST=$(FIRST) \
-		$(BIN)/python -m pytest -q -m campaign tests/simulation $(ARGS)
+	@$(BIN)/python -m tests.simulation --first $(FIRST) --seeds $(SEEDS) --jobs $(JOBS) $(ARGS)
 
 clean: ## Remove what make has made; data under .toque stays
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
