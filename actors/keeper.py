@@ -108,11 +108,16 @@ def end(processes: Iterable[Process], wait_ms: int = END_MAX_MS) -> list[Process
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             ended.append(process)
     for descriptor in descriptors:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        poll.poll(wait_ms)
+        wait_ended(descriptor, wait_ms)
         os.close(descriptor)
     return ended
+
+
+def wait_ended(descriptor: int, wait_ms: int | None = None) -> bool:
+    """Wait for the end of the process that a pidfd stands for; whether it has come."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(wait_ms))
 
 
 # --- the run file ---

@@ -1,0 +1,411 @@
+"""The recovery campaign: processes are killed while instances run, and nothing may be lost.
+
+    python -m tests.recovery.campaign [--rounds 20] [--instances 500] [--kinds actor,all,...]
+
+Each round creates instances of five steps (see flow) with the limit at 50, and at random moments
+kills, with SIGKILL: `actor` one shard actor; `all` all of them; `tree` every process, the server
+with Ray and all, which is then started on the same directory again. `stop` stops one shard actor
+with SIGSTOP for 30 s (one round). After each round:
+
+* all instances are complete;
+* the recorded result of each step is the first that was ever seen, and no completed step ran
+  again (see proof);
+* no more than 50 ran at any instant, by the log of bodies and by the shards' files (see slots);
+* no slot is held, and none is leased.
+
+Prints a line per round and a table; exits with 1 if anything was violated. A seed gives the same
+moments and victims again; what happens between is the machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.recovery import flow, proof, slots
+from toque.actors import keeper
+from toque.actors.keeper import Process
+from toque.api.client import Client
+from toque.api.client_http import connect
+from toque.runtime.errors import ToqueError
+
+ROOT = Path(__file__).parents[2]
+WORKFLOW = "Campaign"
+KINDS = ("actor", "all", "tree", "stop")
+LIMIT = 50
+STOPPED_S = 30.0
+READY_S = 60.0
+QUIET_S = 30.0
+LOOKERS = 4
+
+
+@dataclass
+class Figures:
+    """What a kind of fault came to, over its rounds."""
+
+    rounds: int = 0
+    instances: int = 0
+    kills: int = 0
+    bodies: int = 0
+    repeated: int = 0
+    samples: int = 0
+    running_max: int = 0
+    held_max: int = 0
+    recoveries_s: list[float] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+
+class Server:
+    """The process under test and its tree.
+
+    Args:
+        data: its data directory.
+        log: where deaths of its processes are noted.
+        data_shards: how many data shards a new directory gets.
+    """
+
+    def __init__(self, data: Path, log: Path, data_shards: int) -> None:
+        self.data = data
+        self.log = log
+        self.data_shards = data_shards
+        self.token = secrets.token_hex(16)
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self.port: int = found.getsockname()[1]
+        self.events: list[dict[str, Any]] = []
+        self.noise = data.with_name("noise")
+        self._process: subprocess.Popen[str]
+        self._reader: threading.Thread
+        self._watched: set[Process] = set()
+        self.start()
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        arguments = [str(self.data), str(self.port), self.token, str(LIMIT), str(self.data_shards)]
+        with self.noise.open("a") as noise:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.recovery.serve", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=noise,
+                text=True,
+                cwd=ROOT,
+            )
+        told = threading.Event()
+        self._ready = False
+        self._reader = threading.Thread(target=self._read, args=(self._process, told))
+        self._reader.start()
+        if not told.wait(READY_S) or not self._ready:
+            self.kill_tree()
+            raise RuntimeError(f"the server did not start: {self.noise.read_text()[-2000:]}")
+
+    def _read(self, process: subprocess.Popen[str], told: threading.Event) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            event = json.loads(line)
+            self.events.append(event)
+            if event["what"] == "ready":
+                self._ready = True
+                told.set()
+        told.set()  # it ended
+        process.stdout.close()
+
+    def client(self) -> Client:
+        """A client of it."""
+        return connect(f"http://127.0.0.1:{self.port}", self.token)
+
+    def actors(self) -> list[Process]:
+        """The shard actors' processes, as many as live just now."""
+        return [
+            process
+            for process in self.tree()
+            if keeper.command(process.pid).startswith("ray::ShardActor")
+        ]
+
+    def tree(self) -> set[Process]:
+        """All its processes."""
+        return keeper.offspring([self._process.pid])
+
+    def watch_deaths(self) -> None:
+        """Note each actor's death in the log, from now on; call again after restarts."""
+        for process in set(self.actors()) - self._watched:
+            self._watched.add(process)
+            threading.Thread(target=self._note_death, args=(process,), daemon=True).start()
+
+    def _note_death(self, process: Process) -> None:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            pass
+        else:
+            keeper.wait_ended(descriptor)
+            os.close(descriptor)
+        flow.note(str(self.log), what="killed", pid=process.pid)
+
+    def kill_tree(self) -> int:
+        """SIGKILL every process at once; gives how many there were."""
+        tree = self.tree()
+        keeper.end(tree)
+        self._process.wait()
+        self._reader.join()
+        return len(tree)
+
+    def stop(self) -> None:
+        """Stop it cleanly."""
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(READY_S)
+        except subprocess.TimeoutExpired:
+            self.kill_tree()
+        self._reader.join()
+
+
+class Round:
+    """One round: instances, faults, proof."""
+
+    def __init__(
+        self, server: Server, kind: str, name: str, instances: int, chance: random.Random
+    ) -> None:
+        self.server = server
+        self.kind = kind
+        self.chance = chance
+        self.ids = [f"{name}-{number}" for number in range(instances)]
+        self.log = server.log
+        self.seen: dict[str, set[tuple[int, Any]]] = {}
+        self.kills = 0
+        self.kill_times: list[float] = []
+
+    async def run(self, figures: Figures) -> None:
+        """Run it, and add what came out to the figures."""
+        reader = slots.SlotReader(self.server.data, LIMIT)
+        watching = asyncio.create_task(self._watch_deaths())
+        try:
+            async with self.server.client() as client:
+                done = await self._load(client)
+                recorded = await self._recorded(client)
+        finally:
+            watching.cancel()
+            await asyncio.to_thread(reader.close)
+        quiet = await asyncio.to_thread(self._wait_quiet)
+        lines = proof.read_log(self.log.read_bytes())
+        shown = proof.prove(lines, recorded, LIMIT)
+        mine = shown.violations + proof.what_changed(self.seen) + reader.violations + done + quiet
+        if not shown.bodies or not reader.samples or (not self.kills):
+            mine.append("nothing was proven: no bodies, no samples or no kills")
+        figures.rounds += 1
+        figures.instances += len(self.ids)
+        figures.kills += self.kills
+        figures.bodies += shown.bodies
+        figures.repeated += shown.repeated
+        figures.samples += reader.samples
+        figures.running_max = max(figures.running_max, shown.running_max, reader.most.running)
+        figures.held_max = max(figures.held_max, reader.most.held)
+        figures.recoveries_s += recoveries(lines, self.kill_times)
+        figures.violations += mine
+
+    async def _load(self, client: Client) -> list[str]:
+        """Create, kill, look on, and wait for the end."""
+        creating = asyncio.create_task(
+            client.create_instances(
+                WORKFLOW, [{"id": one, "params": {"log": str(self.log)}} for one in self.ids]
+            )
+        )
+        lookers = [asyncio.create_task(self._look(client)) for _ in range(LOOKERS)]
+        try:
+            await self._faults()
+            made = await creating
+            told = [] if len(made) == len(self.ids) else [f"{len(made)} instances were made"]
+            for one in self.ids:
+                status = await client.instance(WORKFLOW, one).wait(120)
+                if status.status != "complete":
+                    told.append(f"{one} is {status.status}: {status.error}")
+            return told
+        finally:
+            for task in (creating, *lookers):
+                task.cancel()
+            await asyncio.gather(creating, *lookers, return_exceptions=True)
+
+    async def _look(self, client: Client) -> None:
+        """Ask again and again how some instance stands; remember each step's result."""
+        while True:
+            await asyncio.to_thread(threading.Event().wait, 0.05)
+            one = self.chance.choice(self.ids)
+            try:
+                status = await client.instance(WORKFLOW, one).status()
+            except ToqueError:  # not created yet, or the server is down
+                continue
+            self._remember(one, status)
+
+    def _remember(self, one: str, status: Any) -> None:
+        for step in status.steps:
+            if step.success:
+                number = int(step.name.removeprefix("step-").partition("-")[0])
+                self.seen.setdefault(one, set()).add((number, step.output))
+
+    async def _recorded(self, client: Client) -> dict[str, list[str]]:
+        """By instance, the recorded results, as its steps and as its output tell them."""
+        recorded = {}
+        for one in self.ids:
+            status = await client.instance(WORKFLOW, one).status()
+            self._remember(one, status)
+            recorded[one] = [step.output for step in status.steps]
+            for number, value in enumerate(status.output or []):
+                self.seen.setdefault(one, set()).add((number, value))
+        return recorded
+
+    # --- faults ---
+
+    async def _faults(self) -> None:
+        lasts_s = max(1.0, len(self.ids) / LIMIT * flow.STEPS * flow.BODY_S)
+        if self.kind == "stop":
+            await pause(lasts_s / 4)
+            await self._stop_one()
+            return
+        moments = sorted(self.chance.uniform(0.1, lasts_s) for _ in range(2))
+        before = 0.0
+        for moment in moments[: 1 if self.kind == "tree" else 2]:
+            await pause(moment - before)
+            before = moment
+            await asyncio.to_thread(self._kill)
+
+    def _kill(self) -> None:
+        self.kill_times.append(time.time())
+        if self.kind == "tree":
+            self.server.watch_deaths()
+            self.kills += self.server.kill_tree()
+            self.server.start()
+            self.server.watch_deaths()
+            return
+        actors = self.server.actors()
+        victims = actors if self.kind == "all" else self.chance.sample(actors, min(1, len(actors)))
+        self.kills += len(keeper.end(victims))
+
+    async def _stop_one(self) -> None:
+        victim = self.chance.choice(self.server.actors())
+        self.kill_times.append(time.time())
+        os.kill(victim.pid, signal.SIGSTOP)
+        await pause(STOPPED_S)
+        if keeper.is_alive(victim):  # the supervisor was to end it long ago
+            os.kill(victim.pid, signal.SIGCONT)
+            self.seen.setdefault("the stopped actor", set()).update({(0, "went"), (0, "on")})
+        self.kills += 1
+
+    async def _watch_deaths(self) -> None:
+        while True:
+            await asyncio.to_thread(self.server.watch_deaths)
+            await pause(0.1)
+
+    # --- the end ---
+
+    def _wait_quiet(self) -> list[str]:
+        """Wait until no slot is held or leased."""
+        until = time.monotonic() + QUIET_S
+        sample = None
+        while time.monotonic() < until:
+            sample = slots.read_slots(self.server.data) or sample
+            if sample == (0, 0, 0):
+                return []
+            threading.Event().wait(0.1)
+        return [f"after {QUIET_S:g} s of quiet: {sample}"]
+
+
+async def pause(seconds: float) -> None:
+    """Let time pass: the campaign's faults come at moments, not after conditions."""
+    await asyncio.to_thread(threading.Event().wait, max(0.0, seconds))
+
+
+def recoveries(lines: list[proof.Line], kill_times: list[float]) -> list[float]:
+    """By kill, how long until a process that was not there before ran a body."""
+    found = []
+    for killed_at in kill_times:
+        before = {line.pid for line in lines if line.at <= killed_at}
+        after = [
+            line.at - killed_at
+            for line in lines
+            if line.at > killed_at and line.what == "start" and line.pid not in before
+        ]
+        if after:
+            found.append(min(after))
+    return found
+
+
+async def campaign(
+    kinds: list[str], rounds: int, instances: int, *, seed: int, data_shards: int = 2
+) -> dict[str, Figures]:
+    """Run the campaign; gives the figures by kind."""
+    figures = {}
+    for kind in kinds:
+        chance = random.Random(f"{seed}/{kind}")
+        figures[kind] = mine = Figures()
+        with tempfile.TemporaryDirectory(prefix="tq") as folder:
+            log = Path(folder, "log")
+            server = await asyncio.to_thread(Server, Path(folder, "data"), log, data_shards)
+            try:
+                for number in range(1 if kind == "stop" else rounds):
+                    log.write_bytes(b"")
+                    one = Round(server, kind, f"r{number}", instances, chance)
+                    began = time.monotonic()
+                    await one.run(mine)
+                    print(
+                        f"{kind} {number + 1}: {time.monotonic() - began:.1f} s, "
+                        f"{len(mine.violations)} violations so far",
+                        flush=True,
+                    )
+            finally:
+                await asyncio.to_thread(server.stop)
+    return figures
+
+
+def table(figures: dict[str, Figures]) -> str:
+    """The figures as lines of text."""
+    heads = ("kind", "rounds", "instances", "kills", "bodies", "repeated", "recovery s")
+    heads += ("samples", "running", "held", "violations")
+    rows = [heads]
+    for kind, one in figures.items():
+        times = sorted(one.recoveries_s)
+        took = f"{times[len(times) // 2]:.1f} (max {times[-1]:.1f})" if times else "-"
+        rows.append(
+            (
+                *(kind, str(one.rounds), str(one.instances), str(one.kills), str(one.bodies)),
+                *(str(one.repeated), took, str(one.samples), str(one.running_max)),
+                *(str(one.held_max), str(len(one.violations))),
+            )
+        )
+    widths = [max(len(row[n]) for row in rows) for n in range(len(heads))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--instances", type=int, default=500)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    figures = asyncio.run(
+        campaign(options.kinds.split(","), options.rounds, options.instances, seed=options.seed)
+    )
+    print(table(figures))
+    told = [f"{kind}: {text}" for kind, one in figures.items() for text in one.violations]
+    print("\n".join(told[:50]))
+    sys.exit(1 if told else 0)
+
+
+if __name__ == "__main__":
+    main()
