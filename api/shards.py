@@ -64,6 +64,7 @@ class ShardSettings:
         writer: where commits run; see `SqliteStore.open`.
         commit_delay: for the inline writer.
         synchronous: see `SqliteStore.open`.
+        store: the class that opens the file (simulation watches its commits).
         faults: deliberate faults.
     """
 
@@ -74,6 +75,7 @@ class ShardSettings:
     writer: Literal["thread", "inline"] = "thread"
     commit_delay: Callable[[], float] | None = None
     synchronous: Literal["FULL", "NORMAL", "OFF"] = "FULL"
+    store: type[SqliteStore] = SqliteStore
     faults: Faults = field(default_factory=Faults)
 
 
@@ -149,7 +151,7 @@ def open_shard(
     """
     is_data = shard.startswith("d")
     classes = _classes(settings, is_data)
-    store = SqliteStore.open(
+    store = settings.store.open(
         path,
         tables=tables_of(classes),
         loop=loop,

@@ -13,10 +13,11 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVar
 
 from .simloop import VirtualTimeLoop
 
+T = TypeVar("T")
 OnError = Callable[["SimProcess", dict[str, Any]], None]
 
 
@@ -37,6 +38,7 @@ class SimProcess(asyncio.AbstractEventLoop):
         self._on_error = on_error
         self._held: deque[asyncio.Handle] = deque()
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._mourners: dict[Callable[[], None], None] = {}
 
     # --- what a loop does -------------------------------------------------------------------
 
@@ -79,12 +81,7 @@ class SimProcess(asyncio.AbstractEventLoop):
         if self.paused:
             self._held.append(handle)
             return
-        outside = events._get_running_loop()
-        events._set_running_loop(self)
-        try:
-            handle._run()
-        finally:
-            events._set_running_loop(outside)
+        self.enter(handle._run)
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -137,6 +134,15 @@ class SimProcess(asyncio.AbstractEventLoop):
 
     # --- what only a simulation does --------------------------------------------------------
 
+    def enter(self, work: Callable[[], T]) -> T:
+        """Run `work` at once, as one of this process's callbacks."""
+        outside = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            return work()
+        finally:
+            events._set_running_loop(outside)
+
     def pause(self) -> None:
         """Run nothing until `resume`."""
         self.paused = True
@@ -152,6 +158,9 @@ class SimProcess(asyncio.AbstractEventLoop):
         """Run nothing ever again."""
         self.dead = True
         self._held.clear()
+        mourners, self._mourners = self._mourners, {}
+        for mourner in mourners:
+            self._world.call_soon(mourner)
         tasks, self._tasks = self._tasks, {}
         for task in tasks:
             coroutine = task.get_coro()
@@ -159,3 +168,14 @@ class SimProcess(asyncio.AbstractEventLoop):
                 coroutine.close()
             except (RuntimeError, ValueError):
                 pass  # it awaits in a `finally`, or is running now: it just never goes on
+
+    def on_death(self, callback: Callable[[], None]) -> None:
+        """Call back, outside of this process, when it is killed; at once if it was."""
+        if self.dead:
+            self._world.call_soon(callback)
+        else:
+            self._mourners[callback] = None
+
+    def forget_death(self, callback: Callable[[], None]) -> None:
+        """Take `on_death` back."""
+        self._mourners.pop(callback, None)

@@ -1,0 +1,122 @@
+"""How a shard's owner and a front end are put together in the simulation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from toque.api.service import ControlPlane
+from toque.api.shards import Faults, ShardSettings, open_shard
+from toque.engines.code_host import InProcessCodeHost
+from toque.engines.env import EngineFaults
+from toque.engines.workflow import WorkflowDefinition
+from toque.gatekeeper.slots import GatekeeperFaults
+from toque.runtime.host import HostFaults
+from toque.runtime.ids import EntityRef
+from toque.runtime.rpc import Router
+from toque.runtime.simloop import LoopClock
+from toque.runtime.simprocess import SimProcess
+
+from .program import program_entry
+from .stores import SimStore, StoreOfAnyEpoch
+
+if TYPE_CHECKING:
+    from .world import FrontEnd, Owner, Site, World
+
+WORKFLOWS = ("alpha", "beta", "gamma")
+
+
+class Hooks:
+    """Where the bodies of one process report."""
+
+    def __init__(self, world: World, process: SimProcess) -> None:
+        self._world = world
+        self._process = process
+        self.owner: Owner | None = None
+
+    def begin(self, run: str, step: str, attempt: int, seen: list[Any], once: bool) -> int:
+        world, name = self._world, self._process.name
+        world.bodies.seen(run, [(step_name, token) for step_name, token in seen if token])
+        if self.owner is not None and not self.owner.fenced:
+            world.promises.hold(
+                "user code runs only in a slot",
+                world.disk.is_running(run),
+                f"{run} {step}: attempt {attempt} began on {name}, its row is not running",
+            )
+        token = world.bodies.begin((run, step, attempt), name, world.loop.time(), once)
+        world.trace.note("body", name, run, step, attempt, "is", token)
+        return token
+
+    def end(self, token: int) -> None:
+        self._world.bodies.end(token, self._world.loop.time())
+        self._world.trace.note("body ends", self._process.name, token)
+
+
+def build_owner(world: World, site: Site, process: SimProcess) -> Owner:
+    """A new owner of a shard, running."""
+    hooks = Hooks(world, process)
+    entry = program_entry(hooks)
+    definitions = [WorkflowDefinition(name, "Program", entry, "v1") for name in WORKFLOWS]
+    owner = world.new_owner(site.name, process)
+    opened = process.enter(
+        lambda: open_shard(
+            site.name,
+            world.path_of(site.name),
+            _settings(world),
+            loop=process,
+            clock=owner.clock,
+            entropy=world.entropy(f"owner {process.name}"),
+            links=world.network.links_of(process),
+            code_host=InProcessCodeHost(process, definitions, inline=True),
+            on_broken=lambda error: world.broken(owner, error),
+        )
+    )
+    assert isinstance(opened.store, SimStore)
+    owner.take(opened, opened.store)
+    hooks.owner = owner
+    _watch_calls(world, owner)
+    world.network.serve(site.name, process, opened.server)
+    return owner
+
+
+def _settings(world: World) -> ShardSettings:
+    layout, sabotage = world.layout, world.sabotage
+    faults = Faults(
+        HostFaults(no_output_gate=sabotage.no_output_gate),
+        EngineFaults(sabotage.unfenced_attempts, sabotage.no_announce_alarm),
+        GatekeeperFaults(grant_outside_ledger=sabotage.grant_outside_ledger),
+    )
+    return ShardSettings(
+        world.placement,
+        running_max=layout.limit,
+        souschefs=layout.souschefs,
+        writer="inline",
+        commit_delay=world.commit_delay,
+        synchronous="OFF",
+        store=StoreOfAnyEpoch if sabotage.no_epoch_check else SimStore,
+        faults=faults,
+    )
+
+
+def _watch_calls(world: World, owner: Owner) -> None:
+    """Have the calls to Gatekeepers counted as they leave."""
+    router = owner.opened.router
+    send = router.send
+
+    def observed(ref: EntityRef, method: str, args: bytes, *rest: Any, **options: Any) -> None:
+        if method == "cycle":
+            world.gatekeeper_called(owner, args)
+        send(ref, method, args, *rest, **options)
+
+    router.send = observed
+
+
+def build_front_end(world: World, front: FrontEnd) -> None:
+    """Fill in a front end: its router and its control plane."""
+    process = front.process
+    front.router = Router(world.placement, world.network.links_of(process), process)
+    front.plane = ControlPlane(
+        front.router,
+        world.placement,
+        LoopClock(world.loop),
+        world.entropy(f"front end {front.name}"),
+    )

@@ -1,0 +1,175 @@
+"""Many seeds, perhaps in several processes, and one table of what they met.
+
+A campaign fails if a seed breaks a promise, and also if a fault or a check never happened in all
+of it: a check that is never made keeps no promise.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from .scenario import Report, run_seed
+from .world import Sabotage
+
+MEMORY_FOLDER = Path("/dev/shm")
+"""Where files cost no disk, if the system has it."""
+
+FAULTS = (
+    "crash, commit kept",
+    "crash, commit lost",
+    "all restarted",
+    "zombie",
+    "pause",
+    "fenced",
+    "front end died",
+    "partition",
+    "loss of calls",
+    "loss of answers",
+    "stall of calls",
+    "stall of answers",
+    "repeat",
+    "delay",
+    "limit changed",
+    "client tries again",
+    "client gives up",
+    "create refused as a duplicate",
+)
+CHECKS = (
+    "a create that was refused runs nothing",
+    "a fenced owner does not commit",
+    "a late result of an older attempt is refused",
+    "a list misses nothing acknowledged",
+    "a list shows nothing twice",
+    "a lowered limit lets nothing start above it",
+    "a program ends as it must",
+    "a repeated create gets the first answer",
+    "a step has a result of a body",
+    "a step has one result",
+    "a terminated instance is terminated",
+    "an acknowledged create ends",
+    "an acknowledged instance exists",
+    "an end has its output",
+    "an end that was seen stays",
+    "an event that is there is taken",
+    "an instance keeps its params",
+    "at most once",
+    "attempts have numbers of their own",
+    "every step has run",
+    "events arrive once and in order",
+    "no event is made up",
+    "nothing is left when all has ended",
+    "one Gatekeeper call per SousChef and period",
+    "one create wins an id",
+    "only who asks for it is terminated",
+    "recorded result is of a body that ended",
+    "recorded result never changes",
+    "recorded step never runs again",
+    "running <= ledger",
+    "running <= limit",
+    "the ledger keeps to the limit",
+    "user code runs only in a slot",
+)
+
+
+def play(
+    seed: int, sabotage: tuple[str, ...] = (), echo: Callable[[str], None] | None = None
+) -> Report:
+    """Play one seed in a folder of its own, which is removed."""
+    parent = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="toque-sim-", dir=parent))
+    logging.disable(logging.CRITICAL)
+    try:
+        return run_seed(seed, folder, Sabotage(**dict.fromkeys(sabotage, True)), echo)
+    finally:
+        logging.disable(logging.NOTSET)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def play_all(first: int, count: int, jobs: int, sabotage: tuple[str, ...] = ()) -> Iterator[Report]:
+    """Play seeds, in order; with `jobs` > 1 in that many processes."""
+    seeds = range(first, first + count)
+    one = partial(play, sabotage=sabotage)
+    if jobs <= 1:
+        yield from map(one, seeds)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(one, seeds, chunksize=4)
+
+
+@dataclass
+class Summary:
+    """What all seeds met."""
+
+    seeds: int = 0
+    failed: list[int] = field(default_factory=list)
+    cpu_s: float = 0.0
+    cpu_s_max: float = 0.0
+    virtual_s: float = 0.0
+    instances: int = 0
+    bodies: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
+
+    def add(self, report: Report) -> None:
+        """Take a seed in."""
+        self.seeds += 1
+        self.cpu_s += report.cpu_s
+        self.cpu_s_max = max(self.cpu_s_max, report.cpu_s)
+        self.virtual_s += report.virtual_s
+        self.instances += report.instances
+        self.bodies += report.bodies
+        self.faults.update(report.faults)
+        self.checked.update(report.checked)
+        if report.broken is not None:
+            self.failed.append(report.seed)
+
+    def never(self) -> list[str]:
+        """Faults and checks that have not happened."""
+        return [name for name in FAULTS if not self.faults[name]] + [
+            name for name in CHECKS if not self.checked[name]
+        ]
+
+    def table(self, wall_s: float) -> str:
+        """All of it, to be read."""
+        lines = [
+            f"{self.seeds} seeds in {wall_s:.0f} s ({60 * self.seeds / max(wall_s, 1e-3):.0f} a "
+            f"minute), CPU {self.cpu_s / max(1, self.seeds):.2f} s each, at most "
+            f"{self.cpu_s_max:.2f}",
+            f"{self.virtual_s / 3600:.1f} virtual hours, {self.instances} instances, "
+            f"{self.bodies} bodies",
+            "",
+        ]
+        for title, counts in (("fault", self.faults), ("check", self.checked)):
+            lines.append(f"{title:>12}")
+            lines += [f"{counts[name]:>12}  {name}" for name in sorted(counts)]
+        if never := self.never():
+            lines += ["", "never happened: " + "; ".join(never)]
+        lines += ["", f"failed: {self.failed}" if self.failed else "every promise was kept"]
+        return "\n".join(lines)
+
+
+def campaign(
+    first: int, count: int, jobs: int, sabotage: tuple[str, ...], tell: Callable[[str], None]
+) -> int:
+    """Play seeds, tell of failures and progress, and at the end of everything. 0 if all is well."""
+    summary = Summary()
+    began = time.monotonic()
+    for report in play_all(first, count, jobs, sabotage):
+        summary.add(report)
+        if report.broken is not None:
+            tell(report.describe())
+        if summary.seeds % 50 == 0:
+            rate = 60 * summary.seeds / (time.monotonic() - began)
+            tell(f"{summary.seeds} of {count}, {rate:.0f} a minute, failed: {summary.failed}")
+    tell(summary.table(time.monotonic() - began))
+    return 1 if summary.failed or summary.never() else 0

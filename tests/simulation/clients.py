@@ -1,0 +1,235 @@
+"""What clients do in a run: create, send events, look, terminate, list, change limits.
+
+Each client talks to some front end, repeats what fails by weather with the same request id, and
+notes what it was told in `Claims`. Now and then it gives up, and then nothing may be known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from toque.api.listing import ListQuery
+from toque.gatekeeper.messages import ACCOUNT_KIND
+from toque.runtime.codec import encode_json
+from toque.runtime.errors import (
+    InstanceAlreadyExists,
+    InstanceFinished,
+    InstanceNotFound,
+    InvalidTransition,
+    SystemFault,
+)
+from toque.runtime.ids import EntityRef
+
+from .promises import FINAL, Claim
+from .verdict import Errand
+from .world import FrontEnd, FrontEndDied, World
+
+_WEATHER = (SystemFault, FrontEndDied)
+PAGE = 10
+
+
+class GivenUp(Exception):
+    """A client stopped trying; whether its call took effect is not known."""
+
+
+class Clients:
+    """All clients of a run.
+
+    Args:
+        world: where they live.
+        patience: chance that a client gives up after a failed try, while faults last.
+    """
+
+    def __init__(self, world: World, patience: float) -> None:
+        self.world = world
+        self.entropy = world.entropy("clients")
+        self.impatience = patience
+
+    async def _try(
+        self, what: str, work: Callable[[FrontEnd], Coroutine[Any, Any, Any]], *, stubborn: bool
+    ) -> Any:
+        """Ask front ends until one gives an answer that is no weather."""
+        world = self.world
+        while True:
+            front = world.fronts[self.entropy.randrange(len(world.fronts))]
+            try:
+                return await world.ask(front, lambda front=front: work(front))
+            except _WEATHER as error:
+                world.faults["client tries again"] += 1
+                world.trace.note("weather", what, type(error).__name__)
+                if not stubborn and self.entropy.random() < self.impatience:
+                    world.faults["client gives up"] += 1
+                    raise GivenUp(what) from None
+            await asyncio.sleep(0.05 + self.entropy.random())
+
+    # --- deploys and settings ---------------------------------------------------------------
+
+    async def deploy(self, account: str, workflow: str) -> None:
+        """Register a workflow."""
+        ref = EntityRef(ACCOUNT_KIND, account)
+
+        async def work(front: FrontEnd) -> None:
+            await front.router.call(ref, "put_workflow", workflow, "Program", "simulation", "v1")
+
+        await self._try("deploy", work, stubborn=True)
+
+    async def set_limit(self, account: str, limit: int) -> None:
+        """Change an account's limit."""
+        ref = EntityRef(ACCOUNT_KIND, account)
+
+        async def work(front: FrontEnd) -> None:
+            await front.router.call(ref, "set_limits", limit)
+
+        await self._try("set_limits", work, stubborn=True)
+        self.world.trace.note("limit", account, limit)
+
+    # --- one instance -----------------------------------------------------------------------
+
+    async def create(self, errand: Errand, request: int = 0) -> None:
+        """Create an errand's instance; `request` tells several creates of one id apart."""
+        world, claim = self.world, errand.claim
+        request_id = f"{errand.id}-{request}"
+        params = encode_json(errand.params(request))
+        known = claim.final
+
+        async def work(front: FrontEnd) -> Any:
+            return await front.plane.create_instance(
+                claim.account,
+                claim.workflow,
+                instance_id=errand.id,
+                params=params,
+                request_id=request_id,
+            )
+
+        try:
+            view = await self._try(f"create {errand.id}", work, stubborn=False)
+        except InstanceAlreadyExists:
+            world.claims.refused_duplicate(claim, request_id)
+            world.faults["create refused as a duplicate"] += 1
+        else:
+            world.trace.note("created", errand.id, request_id, view.status)
+            world.claims.created(claim, request_id, params, view, known)
+
+    async def look(self, errand: Errand) -> Any:
+        """Read the instance with its steps."""
+        claim = errand.claim
+        was_acked, known = claim.acked, claim.final
+
+        async def work(front: FrontEnd) -> Any:
+            return await front.plane.get_instance(claim.account, claim.workflow, errand.id)
+
+        try:
+            view = await self._try(f"view {errand.id}", work, stubborn=True)
+        except InstanceNotFound:
+            self.world.claims.missing(claim, was_acked)
+            return None
+        self.world.claims.viewed(claim, view, known)
+        errand.saw_steps(view)
+        return view
+
+    async def wait(self, errand: Errand) -> None:
+        """Wait until the instance has ended."""
+        claim = errand.claim
+
+        async def work(front: FrontEnd) -> Any:
+            return await front.plane.wait_instance(claim.account, claim.workflow, errand.id, 60_000)
+
+        while True:
+            was_acked, known = claim.acked, claim.final
+            try:
+                view = await self._try(f"wait {errand.id}", work, stubborn=True)
+            except InstanceNotFound:
+                self.world.claims.missing(claim, was_acked)
+                return
+            self.world.claims.viewed(claim, view, known)
+            if view.status in FINAL:
+                return
+
+    async def send_events(self, errand: Errand, event_type: str, count: int) -> None:
+        """Send events of one type, each after the one before was acknowledged."""
+        claim, world = errand.claim, self.world
+        for number in range(count):
+            await asyncio.sleep(self.entropy.random() ** 2 * 10)
+            payload = encode_json(number)
+            errand.sent[event_type].append(None)
+
+            async def work(front: FrontEnd, number: int = number, payload: bytes = payload) -> int:
+                at_ms: int = await front.plane.send_event(
+                    claim.account,
+                    claim.workflow,
+                    errand.id,
+                    event_type,
+                    payload,
+                    request_id=f"{errand.id}-{event_type}-{number}",
+                )
+                return at_ms
+
+            try:
+                at_ms = await self._try(f"event {errand.id}", work, stubborn=False)
+            except (InstanceFinished, GivenUp):
+                return
+            except InstanceNotFound:
+                world.claims.missing(claim, claim.acked)
+                return
+            errand.sent[event_type][number] = at_ms
+            world.trace.note("event", errand.id, event_type, number)
+
+    async def terminate(self, errand: Errand) -> None:
+        """Terminate the instance."""
+        claim, known = errand.claim, errand.claim.final
+        errand.may_be_terminated = True
+
+        async def work(front: FrontEnd) -> Any:
+            return await front.plane.change_status(
+                claim.account,
+                claim.workflow,
+                errand.id,
+                "terminate",
+                request_id=f"{errand.id}-end",
+            )
+
+        try:
+            view = await self._try(f"terminate {errand.id}", work, stubborn=False)
+        except (GivenUp, InvalidTransition):
+            return
+        except InstanceNotFound:
+            self.world.claims.missing(claim, claim.acked)
+            return
+        self.world.trace.note("terminated", errand.id, view.status)
+        self.world.claims.viewed(claim, view, known)
+        self.world.promises.hold(
+            "a terminated instance is terminated", view.status == "terminated", errand.id
+        )
+
+    # --- lists ------------------------------------------------------------------------------
+
+    async def list_all(self, account: str, workflow: str) -> None:
+        """Walk a list by cursor: each instance acknowledged before is on it, and none twice."""
+        before = self._acknowledged(account, workflow)
+        seen: list[str] = []
+        cursor: str | None = None
+        while True:
+            query = ListQuery(cursor=cursor, per_page=PAGE)
+
+            async def work(front: FrontEnd, query: ListQuery = query) -> Any:
+                return await front.plane.list_instances(account, workflow, query)
+
+            listed = await self._try(f"list {workflow}", work, stubborn=True)
+            seen.extend(row.id for row in listed.page.rows)
+            cursor = listed.page.cursor
+            if cursor is None:
+                break
+        hold = self.world.promises.hold
+        hold("a list shows nothing twice", len(seen) == len(set(seen)), seen)
+        missing = sorted(claim.id for claim in before if claim.id not in set(seen))
+        hold("a list misses nothing acknowledged", not missing, workflow, missing)
+        self.world.trace.note("listed", account, workflow, len(seen))
+
+    def _acknowledged(self, account: str, workflow: str) -> list[Claim]:
+        return [
+            claim
+            for claim in self.world.claims.acknowledged
+            if (claim.account, claim.workflow) == (account, workflow)
+        ]

@@ -1,0 +1,196 @@
+"""What is on disk, judged after every commit: who runs, and what the ledger allows.
+
+Rows are read by connections of the simulation's own, so a broken, closed or lying owner hides
+nothing. An instance *runs* while its committed status says so, whether or not the shard that
+holds it is up: that is what holds a slot. (Bodies in flight are no measure: a terminated
+instance's body may still run, and holds none.)
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from .promises import Promises
+
+
+class Disk:
+    """All shards' files.
+
+    Args:
+        folder: where `<shard>.db` files are.
+        promises: where checks are counted.
+        limit: every account's limit at first.
+    """
+
+    def __init__(self, folder: Path, promises: Promises, limit: int) -> None:
+        self._folder = folder
+        self._promises = promises
+        self._first_limit = limit
+        self._connections: dict[str, sqlite3.Connection] = {}
+        self._running: dict[str, dict[str, str]] = {}
+        self._leases: dict[str, dict[str, int]] = {}
+        self._caps: dict[str, int] = {}
+        self._lowered_s: dict[str, float] = {}
+        self.limits: dict[str, int] = {}
+        self.calm_since_s = 0.0
+        self.running_max = 0
+
+    def rows(self, shard: str, sql: str) -> list[Any]:
+        """Committed rows; none if the table is not there yet."""
+        connection = self._connections.get(shard)
+        if connection is None:
+            path = self._folder / f"{shard}.db"
+            if not path.exists():
+                return []
+            uri = f"{path.as_uri()}?mode=ro"
+            connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+            self._connections[shard] = connection
+        try:
+            return connection.execute(sql).fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return []
+            raise
+
+    def close(self) -> None:
+        """Close the files."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # --- after each commit ------------------------------------------------------------------
+
+    def committed(self, shard: str, now_s: float) -> None:
+        """Look at what a commit has changed."""
+        if shard.startswith("d"):
+            self._engines(shard, now_s)
+        else:
+            self._leases_of(shard, now_s)
+
+    def is_running(self, run: str) -> bool:
+        """Whether the instance of a run (`account/workflow/id#create`) runs, by its row."""
+        account, _, rest = run.split("/", 2)
+        instance_id = rest.rsplit("#", 1)[0]
+        return any(
+            key.startswith(f"{account}/") and key.split("/", 2)[2] == instance_id
+            for running in self._running.values()
+            for key in running
+        )
+
+    def _engines(self, shard: str, now_s: float) -> None:
+        rows = self.rows(
+            shard, "SELECT entity, workflow_uuid, souschef FROM instances WHERE active = 1"
+        )
+        before = self._running.get(shard, {})
+        running = {key: f"{key.split('/', 1)[0]}/{uuid}/{souschef}" for key, uuid, souschef in rows}
+        if running == before:
+            return
+        self._running[shard] = running
+        started = running.keys() - before.keys()
+        for account in sorted({key.split("/", 1)[0] for key in started}):
+            self._check_running(account, now_s)
+
+    def running(self, account: str) -> int:
+        """How many instances of an account run."""
+        prefix = account + "/"
+        return sum(key.startswith(prefix) for keys in self._running.values() for key in keys)
+
+    def cap(self, account: str) -> int:
+        """The limit in force: a lowered one counts once the ledger is below it."""
+        return self._caps.get(account, self._first_limit)
+
+    def limit(self, account: str) -> int:
+        """The limit as the Gatekeeper has it on disk."""
+        return self.limits.get(account, self._first_limit)
+
+    def _check_running(self, account: str, now_s: float) -> None:
+        count, cap, limit = self.running(account), self.cap(account), self.limit(account)
+        self.running_max = max(self.running_max, count)
+        self._promises.hold(
+            "running <= limit", count <= cap, f"{account}: {count} run, the limit is {cap}"
+        )
+        self._check_holders(account)
+        lowered_s = self._lowered_s.get(account)
+        settled_s = max(self.calm_since_s, lowered_s or 0.0) + 5.0
+        if lowered_s is not None and now_s > settled_s:
+            self._promises.hold(
+                "a lowered limit lets nothing start above it",
+                count <= limit,
+                f"{account}: one more started, {count} run, the limit is {limit} since",
+                f"{lowered_s:.1f}",
+            )
+
+    def _leases_of(self, shard: str, now_s: float) -> None:
+        for account, limit in self.rows(
+            shard, "SELECT entity, running_max FROM gatekeeper_limits WHERE workflow = ''"
+        ):
+            if limit < self.limit(account):
+                self._lowered_s[account] = now_s
+            elif limit > self.limit(account):
+                self._lowered_s.pop(account, None)
+            self.limits[account] = limit
+            self._caps[account] = max(self.cap(account), limit)
+        ledgers: dict[str, dict[str, int]] = {}
+        for account, souschef, ledger in self.rows(
+            shard, "SELECT entity, souschef, ledger FROM gatekeeper_leases"
+        ):
+            ledgers.setdefault(account, {})[souschef] = ledger
+        for account, entries in ledgers.items():
+            self._check_ledger(account, entries)
+
+    def _check_ledger(self, account: str, entries: dict[str, int]) -> None:
+        before, limit = self._leases.get(account, {}), self.limit(account)
+        if entries == before:
+            return
+        self._leases[account] = entries
+        total, total_before = sum(entries.values()), sum(before.values())
+        self._promises.hold(
+            "the ledger keeps to the limit",
+            total <= max(limit, total_before),
+            f"{account}: {total} leased after {total_before}, the limit is {limit}",
+        )
+        if total <= limit:
+            self._caps[account] = limit
+        self._check_holders(account)
+
+    def _check_holders(self, account: str) -> None:
+        """No SousChef's instances run beyond what the ledger says that it may hold."""
+        entries = self._leases.get(account, {})
+        running: Counter[str] = Counter()
+        for keys in self._running.values():
+            running.update(souschef for key, souschef in keys.items() if key.startswith(account))
+        over = [
+            f"{souschef}: {count} run, {entries.get(souschef, 0)} are leased"
+            for souschef, count in sorted(running.items())
+            if count > entries.get(souschef, 0)
+        ]
+        self._promises.hold("running <= ledger", not over, *over)
+
+    # --- at the end -------------------------------------------------------------------------
+
+    def left_overs(self, shards: list[str]) -> list[str]:
+        """What is held, owed or due."""
+        return [
+            f"{shard}: {what}: {rows[:5]}"
+            for shard in shards
+            for what, sql in _LEFT_OVERS
+            if (rows := self.rows(shard, sql))
+        ]
+
+    def check_quiet(self, shards: list[str]) -> None:
+        """Everything has ended: nothing is held, owed or due any more."""
+        left = self.left_overs(shards)
+        self._promises.hold("nothing is left when all has ended", not left, *left)
+
+
+_LEFT_OVERS = (
+    ("instances that run", "SELECT entity FROM instances WHERE active = 1"),
+    ("messages in the outbox", "SELECT * FROM outbox"),
+    ("slots held", "SELECT entity, key FROM souschef_held"),
+    ("instances parked at a SousChef", "SELECT entity, key, state FROM souschef_parked"),
+    ("leases", "SELECT souschef, target, ledger FROM gatekeeper_leases WHERE ledger > 0"),
+    ("alarms of instances", "SELECT key, due_ms FROM alarms WHERE kind = 'Engine'"),
+)

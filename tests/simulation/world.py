@@ -1,0 +1,403 @@
+"""The simulated world: shards, their owners, front ends, and what befalls them.
+
+A shard's file outlives its owners. An owner is a process with a store, a host and a router; it
+can crash at a chosen commit (which is then lost or kept), be paused, and be followed by another
+owner while it still lives. Every piece of chance is drawn from the seed, by a generator per
+purpose, so that one more frame does not change who crashes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from toque.api.shards import OpenShard
+from toque.gatekeeper.messages import CycleRequest
+from toque.runtime import limits
+from toque.runtime.codec import unpack
+from toque.runtime.entropy import SeededEntropy
+from toque.runtime.errors import Fenced
+from toque.runtime.ids import Placement
+from toque.runtime.simloop import LoopClock, VirtualTimeLoop
+from toque.runtime.simnet import SimNetwork
+from toque.runtime.simprocess import SimProcess
+
+from .build import build_front_end, build_owner
+from .disk import Disk
+from .promises import Bodies, Claims, PromiseBroken, Promises
+from .stores import SimStore
+from .trace import Trace
+
+T = TypeVar("T")
+
+NEVER_REPEATED = frozenset({"put_workflow", "set_limits", "set_souschefs", "set_workflow_limits"})
+"""Deploys and settings: the last call wins, so a late repetition would change the outcome."""
+
+
+class FrontEndDied(Exception):
+    """The process that asked is gone; whether the call took effect is not known."""
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    """Deliberate faults; each must be found by a checker."""
+
+    no_output_gate: bool = False
+    no_epoch_check: bool = False
+    no_announce_alarm: bool = False
+    grant_outside_ledger: bool = False
+    unfenced_attempts: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The size of the world."""
+
+    data_shards: int = 2
+    control_shards: int = 1
+    front_ends: int = 1
+    limit: int = 5
+    souschefs: int = 2
+    commit_ms: float = 2.0
+
+
+class Owner:
+    """One life of a shard."""
+
+    opened: OpenShard
+    store: SimStore
+
+    def __init__(self, shard: str, process: SimProcess, clock: LoopClock) -> None:
+        self.shard = shard
+        self.process = process
+        self.clock = clock
+        self.fenced = False
+
+    def take(self, opened: OpenShard, store: SimStore) -> None:
+        """It has opened the shard."""
+        self.opened = opened
+        self.store = store
+
+
+@dataclass
+class Site:
+    """A shard: its owner, those that think they are, and how it is to crash."""
+
+    name: str
+    owner: Owner | None = None
+    zombies: list[Owner] = field(default_factory=list)
+    lives: int = 0
+    commits: int = 0
+    crash_at: dict[int, tuple[str, float]] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class FrontEnd:
+    """A process that clients talk to."""
+
+    name: str
+    process: SimProcess
+    router: Any = None
+    plane: Any = None
+
+
+class World:
+    """See the module.
+
+    Args:
+        seed: decides everything.
+        folder: where the shards' files go; empty.
+        layout: how many of what.
+        sabotage: deliberate faults.
+        echo: told each trace line.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        layout: Layout,
+        sabotage: Sabotage | None = None,
+        echo: Callable[[str], None] | None = None,
+    ) -> None:
+        self.seed = seed
+        self.folder = folder
+        self.layout = layout
+        self.sabotage = sabotage or Sabotage()
+        self.loop = VirtualTimeLoop()
+        self.driver = SimProcess("driver", self.loop, self._on_error)
+        self.trace = Trace(self.loop.time, echo)
+        self.tail: list[str] = []
+        self.promises = Promises(self._on_broken)
+        self.bodies = Bodies(self.promises)
+        self.claims = Claims(self.promises, self.bodies)
+        self.disk = Disk(folder, self.promises, layout.limit)
+        self.faults: Counter[str] = Counter()
+        self.placement = Placement(layout.data_shards, layout.control_shards)
+        self.network = SimNetwork(self.loop, self.entropy("network"), self.trace, NEVER_REPEATED)
+        self.network.faults = self.faults
+        self.sites = {name: Site(name) for name in self.placement.names()}
+        self.fronts: list[FrontEnd] = []
+        self._commit_times = self.entropy("commits")
+        self._called_s: dict[str, tuple[float, Owner]] = {}
+        self._lives = 0
+
+    def entropy(self, purpose: str) -> SeededEntropy:
+        """A generator for one purpose."""
+        return self.entropy_of(self.seed, purpose)
+
+    @staticmethod
+    def entropy_of(seed: int, purpose: str) -> SeededEntropy:
+        """As `entropy`, before there is a world."""
+        return SeededEntropy(f"{seed}/{purpose}")
+
+    # --- shards -----------------------------------------------------------------------------
+
+    def boot(self, shard: str) -> Owner:
+        """A new owner opens the shard. One that still lives becomes a zombie."""
+        site = self.sites[shard]
+        if site.owner is not None:
+            site.zombies.append(site.owner)
+            site.owner.fenced = True
+        site.lives += 1
+        process = SimProcess(f"{shard}.{site.lives}", self.loop, self._on_error)
+        owner = build_owner(self, site, process)
+        owner.store.may_commit = lambda: self.may_commit(owner)
+        owner.store.has_committed = lambda: self.committed(owner)
+        site.owner = owner
+        self.trace.note("boot", process.name, "epoch", owner.store.epoch)
+        self.disk.committed(shard, self.loop.time())
+        return owner
+
+    def path_of(self, shard: str) -> Path:
+        """The file of a shard."""
+        return self.folder / f"{shard}.db"
+
+    def new_owner(self, shard: str, process: SimProcess) -> Owner:
+        """An owner that has not opened its shard yet."""
+        return Owner(shard, process, LoopClock(self.loop))
+
+    def gatekeeper_called(self, owner: Owner, args: bytes) -> None:
+        """A SousChef calls the Gatekeeper: at most once per period."""
+        (request,) = unpack(args, tuple[CycleRequest])
+        if owner.fenced:
+            return  # a zombie may call beside its successor
+        now_s = self.loop.time()
+        last_s, last_owner = self._called_s.get(request.souschef, (None, owner))
+        self._called_s[request.souschef] = (now_s, owner)
+        if last_s is not None and not last_owner.fenced:  # one that was followed at once
+            self.promises.hold(
+                "one Gatekeeper call per SousChef and period",
+                now_s - last_s > limits.CYCLE_PERIOD_MS / 1000 - 0.002,
+                f"{request.souschef} called at {last_s:.3f} and {now_s:.3f}",
+            )
+
+    def may_commit(self, owner: Owner) -> bool:
+        """A commit is about to be made. False: the owner crashed instead."""
+        if owner.fenced:
+            return True  # the epoch decides
+        site = self.sites[owner.shard]
+        site.commits += 1
+        fate = site.crash_at.pop(site.commits, None)
+        if fate is None:
+            return True
+        outcome, down_s = fate
+        self.crash(owner.shard, outcome, down_s)
+        return False
+
+    def committed(self, owner: Owner) -> None:
+        """A commit is on disk and nobody knows yet."""
+        if owner.fenced:
+            self.promises.hold(
+                "a fenced owner does not commit", False, owner.process.name, "has committed"
+            )
+        self.trace.note("commit", owner.process.name, owner.store.durable_seq + 1)
+        self.disk.committed(owner.shard, self.loop.time())
+
+    def crash(self, shard: str, outcome: str, down_s: float) -> None:
+        """The owner dies now; the commit under way is lost or kept. Comes back after a while."""
+        site = self.sites[shard]
+        owner = site.owner
+        if owner is None:
+            return
+        self.faults[f"crash, commit {outcome}"] += 1
+        self.trace.note("crash", owner.process.name, outcome, f"down {down_s:.3f}")
+        site.owner = None
+        self.bury(owner, outcome)
+        self.disk.committed(shard, self.loop.time())
+        self.loop.call_later(down_s, self._come_back, shard, site.lives)
+
+    def bury(self, owner: Owner, outcome: str = "lost") -> None:
+        """Kill an owner's process."""
+        self.network.withdraw(owner.shard, owner.process)
+        self.network.killed(owner.process)
+        owner.process.kill()
+        owner.store.crash(outcome)  # type: ignore[arg-type]
+        owner.opened.stop()  # only to let go of memory: a dead process has no effects
+
+    def _come_back(self, shard: str, lives: int) -> None:
+        if self.sites[shard].lives == lives:
+            self.boot(shard)
+
+    def crash_all(self, down_s: float) -> None:
+        """Everything is restarted at once."""
+        self.faults["all restarted"] += 1
+        for shard in self.sites:
+            self.crash(shard, "lost", down_s)
+
+    def usurp(self, shard: str, pause_s: float, wake_s: float, die_s: float) -> None:
+        """The owner hangs; a new one opens the shard; the old one wakes, and is killed later.
+
+        Args:
+            shard: which.
+            pause_s: how long it has hung when the new owner comes.
+            wake_s: how long after that it wakes (0: it never hung, and works on as a zombie).
+            die_s: how long after that it is killed.
+        """
+        old = self.sites[shard].owner
+        if old is None:
+            return
+        self.trace.note("hang", old.process.name)
+        if wake_s:
+            self.faults["pause"] += 1
+            old.process.pause()
+        self.loop.call_later(pause_s, self._take_over, shard, old, wake_s, die_s)
+
+    def _take_over(self, shard: str, old: Owner, wake_s: float, die_s: float) -> None:
+        if self.sites[shard].owner is not old:
+            return  # it crashed meanwhile
+        self.faults["zombie"] += 1
+        self.boot(shard)
+        self.loop.call_later(wake_s, self._wake, old)
+        self.loop.call_later(wake_s + die_s, self._end_zombie, shard, old)
+
+    def _wake(self, old: Owner) -> None:
+        if not old.process.dead and old.process.paused:
+            self.trace.note("wake", old.process.name)
+            old.process.resume()
+
+    def _end_zombie(self, shard: str, old: Owner) -> None:
+        zombies = self.sites[shard].zombies
+        if old in zombies:
+            zombies.remove(old)
+            self.trace.note("kill", old.process.name)
+            self.bury(old)
+
+    def heal(self) -> None:
+        """Faults end: good weather, every shard up, no zombies."""
+        self.trace.note("heal")
+        for shard, site in self.sites.items():
+            site.crash_at.clear()
+            for zombie in list(site.zombies):
+                self._end_zombie(shard, zombie)
+            if site.owner is not None:
+                self._wake(site.owner)
+        self.network.heal()
+
+    def broken(self, owner: Owner, error: BaseException) -> None:
+        """A host says that its store takes no more commits."""
+        self.trace.note("broken", owner.process.name, type(error).__name__)
+        if owner.fenced:
+            self.faults["fenced"] += 1
+            self.promises.hold("a fenced owner does not commit", True)
+            # As its process would end; until then callers hear that it is fenced.
+            delay_s = self._commit_times.random()
+            self.loop.call_later(delay_s, self._end_zombie, owner.shard, owner)
+            return
+        self.promises.hold(
+            "a store breaks only if it is fenced", False, owner.process.name, repr(error)
+        )
+
+    def commit_delay(self) -> float:
+        """How long a commit takes, in seconds."""
+        draw = self._commit_times.random()
+        slow = 20.0 if draw > 0.98 else 1.0
+        return self.layout.commit_ms * (0.25 + 1.5 * draw) * slow / 1000
+
+    def _on_broken(self, broken: PromiseBroken) -> None:
+        self.trace.note("BROKEN", broken)
+        self.tail = self.trace.tail()
+
+    def _on_error(self, process: SimProcess, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        told = f"{process.name}: {context.get('message')}: {error!r}"
+        self.trace.note("error", told)
+        if isinstance(error, Fenced):
+            return  # a zombie hears it wherever it writes, until its process ends
+        self.promises.hold("no error is lost", False, told)
+
+    # --- front ends -------------------------------------------------------------------------
+
+    def open_front_end(self) -> FrontEnd:
+        """One more front end."""
+        self._lives += 1
+        name = f"f{self._lives}"
+        process = SimProcess(name, self.loop, self._on_error)
+        front = FrontEnd(name, process)
+        build_front_end(self, front)
+        self.fronts.append(front)
+        return front
+
+    def crash_front_end(self, index: int) -> None:
+        """A front end dies, and another one takes its place."""
+        front = self.fronts.pop(index % len(self.fronts))
+        self.faults["front end died"] += 1
+        self.trace.note("crash", front.name)
+        self.network.killed(front.process)
+        front.process.kill()
+        self.open_front_end()
+
+    async def ask(self, front: FrontEnd, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `work()` in a front end's process.
+
+        Raises:
+            FrontEndDied: the process died first.
+        """
+        done: asyncio.Future[T] = self.driver.create_future()
+
+        def finished(task: asyncio.Task[T]) -> None:
+            if done.done():
+                return
+            if task.cancelled():
+                done.set_exception(FrontEndDied(front.name))
+            elif (error := task.exception()) is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(task.result())
+
+        def begin() -> None:
+            front.process.create_task(work()).add_done_callback(finished)
+
+        def died() -> None:
+            if not done.done():
+                done.set_exception(FrontEndDied(front.name))
+
+        front.process.on_death(died)
+        front.process.call_soon(begin)
+        try:
+            return await done
+        finally:
+            front.process.forget_death(died)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run what drives the world, in a process of its own, until it ends."""
+        task = self.driver.create_task(work)
+        done: asyncio.Future[None] = self.loop.create_future()
+        task.add_done_callback(lambda _: done.done() or done.set_result(None))
+        self.loop.run_until_complete(done)
+        return task.result()
+
+    def close(self) -> None:
+        """End all processes and close all files."""
+        self.driver.kill()
+        for site in self.sites.values():
+            for owner in [*site.zombies, *([site.owner] if site.owner else [])]:
+                self.bury(owner)
+        for front in self.fronts:
+            front.process.kill()
+        self.disk.close()
+        self.loop.close()
