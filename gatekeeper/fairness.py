@@ -100,8 +100,10 @@ def split(slots: int, members: Sequence[Member], turn: int) -> list[int]:
     if len(members) == 1:
         return [slots]
     fresh = sum(member.fresh for member in members)
-    reserved = (turn + 1) * slots // OLDEST_NEW_EVERY - turn * slots // OLDEST_NEW_EVERY
-    reserved = min(fresh, reserved)
+    reserved = 0
+    if any(member.awakened for member in members):
+        reserved = (turn + 1) * slots // OLDEST_NEW_EVERY - turn * slots // OLDEST_NEW_EVERY
+        reserved = min(fresh, reserved)
     n = len(members)
     places = [(index - turn) % n for index in range(n)]
     awakened = divide(
