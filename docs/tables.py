@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from toque.runtime import errors, limits
 
@@ -21,12 +24,25 @@ def first_line(text: str | None) -> str:
     return " ".join((text or "").strip().split("\n\n")[0].split())
 
 
+def error_modules() -> list[ModuleType]:
+    """The modules that define errors with a code."""
+    packages = [path.parent for path in HERE.parent.glob("*/py.typed")]
+    files = sorted(file for folder in packages for file in folder.glob("*.py"))
+    found = [
+        f"toque.{file.parent.name}.{file.stem}"
+        for file in files
+        if re.search(r'^    code(?:: \S+)? = "', file.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    return [import_module(name) for name in found]
+
+
 def error_rows(branch: type[errors.ToqueError]) -> list[str]:
     """A table of a branch's errors, ordered by number."""
     kinds = [
         kind
-        for _, kind in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(kind, branch) and "code" in vars(kind)
+        for module in error_modules()
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        if kind.__module__ == module.__name__ and issubclass(kind, branch) and "code" in vars(kind)
     ]
     rows = ["| code | number | HTTP | class | meaning |", "| --- | --- | --- | --- | --- |"]
     for kind in sorted(kinds, key=lambda kind: kind.number):
@@ -38,8 +54,10 @@ def error_rows(branch: type[errors.ToqueError]) -> list[str]:
     return rows
 
 
-def readable(name: str, value: int) -> str:
+def readable(name: str, value: int | tuple[int, ...]) -> str:
     """A limit's value with its unit."""
+    if isinstance(value, tuple):
+        return ", ".join(f"{part:,}" for part in value)
     if name.endswith(("_BYTES_MAX", "_BYTES")):
         unit = limits.MIB if value % limits.MIB == 0 else limits.KIB
         return f"{value / unit:g} {'MiB' if unit == limits.MIB else 'KiB'}"
