@@ -79,6 +79,10 @@ def make_app(
         headers = None if ready else {"retry-after": "1"}
         return JSONResponse(body, 200 if ready else 503, headers)
 
+    async def shards() -> dict[str, dict[str, Any]]:
+        """Counters of each shard that answers: calls, commits, rows, live entities, epoch."""
+        return await plane.statistics()
+
     async def refuse(request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 500)
         if status == 405:
@@ -92,6 +96,7 @@ def make_app(
 
     app.add_api_route("/healthz", healthz, methods=["GET"], include_in_schema=False)
     app.add_api_route("/readyz", readyz, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/toque/v1/shards", shards, methods=["GET"])
     app.add_exception_handler(HTTPException, refuse)
     return app
 

@@ -172,6 +172,8 @@ class Backend(Protocol):
 
     async def get_workflow(self, workflow: str) -> WorkflowSummary: ...
 
+    async def statistics(self) -> dict[str, dict[str, Any]]: ...
+
     async def close(self) -> None: ...
 
 
@@ -407,6 +409,10 @@ class Client:
     async def get_workflow(self, workflow: str) -> WorkflowSummary:
         """A workflow, or `WorkflowNotFound`."""
         return await self.backend.get_workflow(check_workflow_name(workflow))
+
+    async def statistics(self) -> dict[str, dict[str, Any]]:
+        """Counters of each shard of the server, by its name."""
+        return await self.backend.statistics()
 
     async def close(self) -> None:
         """Close connections."""

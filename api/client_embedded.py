@@ -98,6 +98,9 @@ class EmbeddedBackend:
         lines = [shapes.listed(row, uuid) for row in found.page.rows]
         return LinePage(_seen(_lines, lines), found.page.cursor)
 
+    async def statistics(self) -> dict[str, dict[str, Any]]:
+        return await self._plane.statistics()
+
     async def list_workflows(self, page: int) -> list[WorkflowSummary]:
         found, _ = await self._plane.list_workflows(
             self._account, page=page, per_page=limits.PER_PAGE_MAX

@@ -107,6 +107,7 @@ _lines = msgspec.json.Decoder(_LinesEnvelope)
 _workflow = msgspec.json.Decoder(_WorkflowEnvelope)
 _workflows = msgspec.json.Decoder(_WorkflowsEnvelope)
 _changed = msgspec.json.Decoder(_ChangedEnvelope)
+_shards = msgspec.json.Decoder(dict[str, dict[str, Any]])
 _failed = msgspec.json.Decoder(_FailureEnvelope)
 
 
@@ -146,7 +147,8 @@ class HttpBackend:
         if not url.startswith(("http://", "https://")):
             raise InvalidArgument(f"url {url!r:.200} must start with http:// or https://.")
         check_account_id(account)
-        self._base = f"{url.rstrip('/')}/client/v4/accounts/{account}/workflows"
+        self._origin = url.rstrip("/")
+        self._base = f"{self._origin}/client/v4/accounts/{account}/workflows"
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._entropy = entropy
         self._retry_for_s = retry_for_ms / 1000
@@ -205,6 +207,9 @@ class HttpBackend:
     async def get_workflow(self, workflow: str) -> WorkflowSummary:
         return (await self._call(_workflow, "GET", f"/{workflow}")).result
 
+    async def statistics(self) -> dict[str, dict[str, Any]]:
+        return await self._call(_shards, "GET", "/toque/v1/shards", base=self._origin)
+
     async def close(self) -> None:
         """Close all connections."""
         if self._session is not None:
@@ -221,9 +226,10 @@ class HttpBackend:
         body: bytes | None = None,
         request_id: str | None = None,
         wait_ms: int = 0,
+        base: str | None = None,
     ) -> T:
         """The decoded answer of a call, repeated while that can help."""
-        url = URL(self._base + path, encoded=True)
+        url = URL((base or self._base) + path, encoded=True)
         headers = None if request_id is None else {**_JSON, "Idempotency-Key": request_id}
         timeout = None
         if wait_ms:

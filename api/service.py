@@ -40,6 +40,7 @@ from ..runtime.ids import (
     check_workflow_name,
     engine_key,
 )
+from ..runtime.shard_info import SHARD_INFO_KIND
 from .cache import AccountCache
 from .calls import Caller, RouterPort
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
@@ -404,6 +405,23 @@ class ControlPlane:
         return {
             shard: not isinstance(result, BaseException)
             for shard, result in zip(calls, results, strict=True)
+        }
+
+    async def statistics(self) -> dict[str, dict[str, Any]]:
+        """Counters of each shard, by its name; a shard that does not answer is left out."""
+        deadline = self._caller.deadline(limits.READY_TIMEOUT_MS)
+        names = self.placement.names()
+        calls: list[Any] = [
+            self._caller.call(
+                dict[str, Any], deadline, EntityRef(SHARD_INFO_KIND, name), "statistics"
+            )
+            for name in names
+        ]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        return {
+            name: result
+            for name, result in zip(names, results, strict=True)
+            if not isinstance(result, BaseException)
         }
 
     # --- inner ---

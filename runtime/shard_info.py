@@ -8,12 +8,17 @@ from typing import Any
 from .entity import Context, DurableObject
 
 
+SHARD_INFO_KIND = "ShardInfo"
+
+
 class ShardInfo(DurableObject):
     """Answers for the shard it lives on.
 
     Args:
         env: gives the figures of the shard's host.
     """
+
+    KIND = SHARD_INFO_KIND
 
     def __init__(self, ctx: Context, env: Callable[[], dict[str, Any]]) -> None:
         super().__init__(ctx, env)
