@@ -1,4 +1,7 @@
-"""What Engines get from the wiring of their shard: one object, shared by all of them."""
+"""What Engines get from the wiring of their shard: one object, shared by all of them.
+
+Frozen, so that an Engine can't change what another relies on.
+"""
 
 from __future__ import annotations
 

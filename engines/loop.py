@@ -215,14 +215,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             _close_quietly(coro)
             raise StepMisuse("run() has ended; no task can be started any more.")
         parent = asyncio.current_task(self)
-        if parent is None:
+        if not isinstance(parent, WorkflowTask):
             lineage = self._child_of(self._callbacks, coro)
         elif _called_by_wait_for():
             # In 3.11 asyncio.wait_for wraps a coroutine into a task and in 3.12 it does not:
             # the coroutine's steps belong to the task that waits.
-            lineage = parent.lineage  # type: ignore[attr-defined]
+            lineage = parent.lineage
         else:
-            lineage = self._child_of(parent.lineage, coro)  # type: ignore[attr-defined]
+            lineage = self._child_of(parent.lineage, coro)
         task = WorkflowTask(coro, self, lineage, context)
         if name is not None:
             task.set_name(name)
@@ -265,7 +265,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         timer.due_ms = math.ceil(when * 1_000 - 1e-3)
         timer.loop = self
         task = asyncio.current_task(self)
-        lineage: Lineage = task.lineage if task is not None else self._callbacks  # type: ignore[attr-defined]
+        lineage = task.lineage if isinstance(task, WorkflowTask) else self._callbacks
         timer.ident = f"{lineage.path}!~{lineage.nth('~')}"
         self._timer_started(timer)
         return timer

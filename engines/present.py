@@ -1,4 +1,7 @@
-"""An instance and its steps as the API shows them. Pure: records in, views out."""
+"""An instance and its steps as the API shows them.
+
+Pure: records in, views out. What has not ended yet is shown as it stands.
+"""
 
 from __future__ import annotations
 

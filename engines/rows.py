@@ -1,4 +1,7 @@
-"""One instance's rows: read whole, written one by one. Used by its Engine only."""
+"""One instance's rows: read whole, written one by one.
+
+Used by its Engine only. What is written here is durable after the Engine's next commit.
+"""
 
 from __future__ import annotations
 

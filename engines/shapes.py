@@ -112,19 +112,27 @@ def usable_type(annotation: Any, owner: Any) -> Any:
     """
     if annotation is Any or annotation is None or annotation in (bool, int, float, str, dict, list):
         return annotation
+    found = resolved(annotation, owner)
     try:
-        hints = get_type_hints(
+        decode_json_as(b"null", found)
+    except (TypeError, AttributeError):
+        return Any
+    except Exception:  # null does not fit the type, which can be decoded
+        return found
+    return found
+
+
+def resolved(annotation: Any, owner: Any) -> Any:
+    """An annotation of `owner` with its names looked up; `Any` if they can't be."""
+    try:
+        return get_type_hints(
             SimpleNamespace(__annotations__={"it": annotation}),
             getattr(owner, "__globals__", {}),
             _closure_of(owner),
             include_extras=True,
-        )
-        decode_json_as(b"null", hints["it"])
+        )["it"]
     except (TypeError, NameError, AttributeError, SyntaxError):
         return Any
-    except Exception:  # null does not fit the type, which can be decoded
-        return hints["it"]
-    return hints["it"]
 
 
 def _closure_of(owner: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 from ..runtime.codec import decode_json, decode_json_as
 from ..runtime.errors import InvalidId, WorkflowLoadError
 from ..runtime.ids import check_workflow_name
-from .shapes import usable_type
+from .shapes import resolved, usable_type
 from .step import WorkflowStep
 
 P = TypeVar("P")
@@ -219,26 +219,10 @@ def _check_run(run: Callable[..., Any], parameters: tuple[str, ...], what: str) 
 def _payload_type(run: Callable[..., Any]) -> Any:
     """`T` of an annotation `WorkflowEvent[T]` of the event parameter; else `Any`."""
     parameters = [p for p in inspect.signature(run).parameters.values() if p.name != "self"]
-    annotation = parameters[0].annotation if parameters else inspect.Parameter.empty
-    if annotation is inspect.Parameter.empty:
+    annotation = resolved(parameters[0].annotation, run) if parameters else Any
+    if get_origin(annotation) is not WorkflowEvent:
         return Any
-    resolved = _resolve(annotation, run)
-    if get_origin(resolved) is not WorkflowEvent:
-        return Any
-    return usable_type(get_args(resolved)[0], run)
-
-
-def _resolve(annotation: Any, run: Callable[..., Any]) -> Any:
-    try:
-        return inspect.get_annotations(run, eval_str=True).get("event", annotation)
-    except Exception:  # another annotation of it can't be evaluated; try this one alone
-        pass
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return eval(annotation, getattr(run, "__globals__", {}))
-    except Exception:
-        return Any
+    return usable_type(get_args(annotation)[0], run)
 
 
 def _unfit(entry: Any, why: str) -> WorkflowLoadError:
