@@ -27,6 +27,7 @@ _BAD_PARAMETERS = (
     sqlite3.ProgrammingError,
 )
 _DISK_FAILED = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_INTERRUPT_AGAIN_S = 0.02
 
 
 class DiskFailed(StoreFailed):
@@ -48,6 +49,7 @@ class Reader:
         self._cursor = self._connection.cursor()
         self._threaded: aiosqlite.Connection | None = None
         self._lock = asyncio.Lock()
+        self._closed = False
 
     def select(self, sql: str, params: Sequence[Any], what: str = "") -> list[Row]:
         """All rows of a query, at once.
@@ -66,6 +68,8 @@ class Reader:
     async def select_later(self, sql: str, params: Sequence[Any], what: str) -> list[Row]:
         """As `select`, in a thread; one query at a time."""
         async with self._lock:
+            if self._closed:
+                raise StoreFailed(f"{self._path.name} is closed.")
             try:
                 if self._threaded is None:
                     self._threaded = await self._connect()
@@ -99,10 +103,20 @@ class Reader:
         self._connection.close()
 
     async def close(self) -> None:
-        """Close all; a query that runs is interrupted and fails."""
-        if self._threaded is not None:
-            await self._threaded.interrupt()
-        async with self._lock:
+        """Close all; a query that runs is interrupted and fails, as do those that wait."""
+        self._closed = True
+        while True:
+            if self._threaded is not None:
+                await self._threaded.interrupt()  # lost if the query is only about to begin
+            try:
+                async with asyncio.timeout(_INTERRUPT_AGAIN_S):
+                    await self._lock.acquire()
+                break
+            except TimeoutError:
+                continue
+        try:
             if self._threaded is not None:
                 await self._threaded.close()
-        self.close_now()
+        finally:
+            self._lock.release()
+            self.close_now()
