@@ -17,8 +17,6 @@ FIRST ?= 0
 JOBS  ?= $(shell nproc 2>/dev/null || echo 1)
 ARGS  ?=
 
-export PYTHONDONTWRITEBYTECODE ?= 1
-
 # A virtual environment that was copied from elsewhere points elsewhere: make it again.
 ifneq ($(wildcard $(VENV)/.made-in),)
 ifneq ($(shell cat $(VENV)/.made-in),$(CURDIR))

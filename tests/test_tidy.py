@@ -38,8 +38,8 @@ CHANGE_KINDS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"
 SLEEPS_ALLOWED: set[str] = set()
 """Tests that may sleep on the real clock. Empty, and meant to stay so."""
 
-VIRTUAL_TIME = ("tests/simulation/",)
-"""Folders whose every loop has virtual time."""
+VIRTUAL_TIME = ("tests/simulation/", "tests/engines/")
+"""Folders whose every loop has virtual time, or is a workflow's own, whose sleeps are records."""
 
 ENTRY_MODULES = {"api/cli.py"}
 """Modules that nothing imports because they are started by name; pyproject names them."""
