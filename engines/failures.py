@@ -121,6 +121,13 @@ class NonDeterminism(AuthorError):
     number = 10317
 
 
+class ResultMismatch(AuthorError):
+    """A step's result does not fit the return annotation of its body."""
+
+    code = "step.result_mismatch"
+    number = 10320
+
+
 class WorkflowStuck(AuthorError):
     """`run` waits for something that nothing can bring about."""
 

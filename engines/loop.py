@@ -248,7 +248,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> Any:
-        handle = Handle(callback, args, context or contextvars.copy_context())
+        handle = Handle(callback, args, contextvars.copy_context() if context is None else context)
         self.ready.append(handle)
         return handle
 
@@ -261,7 +261,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     ) -> Any:
         if not math.isfinite(when):
             raise ValueError(f"a timer can't be due at {when}")
-        timer = DurableTimer(callback, args, context or contextvars.copy_context())
+        timer = DurableTimer(
+            callback, args, contextvars.copy_context() if context is None else context
+        )
         timer.due_ms = math.ceil(when * 1_000 - 1e-3)
         timer.loop = self
         task = asyncio.current_task(self)

@@ -22,7 +22,7 @@ import asyncio
 import contextvars
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import msgspec
@@ -42,6 +42,7 @@ from .failures import (
     LimitExceeded,
     NonDeterminism,
     RecordedError,
+    ResultMismatch,
     StepMisuse,
     exception_of,
     record_of,
@@ -281,7 +282,7 @@ class Execution:
         if record is None:
             record = self.journal.new(kind, ident, name, loop.now_ms)
             if self._queue:
-                self._diverged(f"run() came to the new {_shown(record)}, but", self._queue)
+                self._diverged(f"run() came to the new {_shown(record)}", self._queue)
                 record.end(loop.now_ms, CANCELLED)  # in memory only: it is never done
                 return Claim(record, loop.create_future()), False
             self._add(record)
@@ -333,7 +334,7 @@ class Execution:
             record = self._queue.popleft()
             claim = claimed.get(record.ident)
             if claim is None or _is_given_up(claim):
-                self._diverged("run() waits, but", [record])
+                self._diverged("run() waits", [record])
                 return
             self._release(claim, record)
         if self.outcome is None or self.outcome.error is None:
@@ -343,7 +344,7 @@ class Execution:
         """The record is used up: whatever is in it must have been asked for."""
         for record in self.journal.records:
             if record.ident not in claimed:
-                self._diverged("run() took another way:", [record])
+                self._diverged("run() took another way", [record])
                 return
         for claim in claimed.values():
             if (
@@ -351,7 +352,7 @@ class Execution:
                 and claim.record.state == CANCELLED
                 and not claim.future.done()
             ):
-                self._diverged("run() still waits where it had given up:", [claim.record])
+                self._diverged("run() still waits where it had given up", [claim.record])
                 return
         self._claimed = None
         for claim in self._cut_off:
@@ -376,15 +377,24 @@ class Execution:
         record.error = RecordedError(INTERRUPTED, "StepInterrupted", text)
         self._end(claim, ENDED_BADLY)
 
-    def _diverged(self, found: str, recorded: Any) -> None:
-        record = next(iter(recorded), None)
-        text = f"the journal says that {_shown(record)} came next" if record else "it had ended"
+    def _diverged(self, found: str, recorded: Iterable[Record]) -> None:
+        """Park the instance. Nothing of this turn is written or started."""
+        asked = [
+            _shown(claim.record)
+            for claim in (self._claimed or {}).values()
+            if isinstance(claim, Claim) and not claim.future.done()
+        ]
+        self.dirty.clear()
+        self.starts.clear()
+        now = f" (it asks for {', '.join(asked[:3])})" if asked else ""
+        next_up = next((_shown(record) for record in recorded), "its end")
         self.fail(
             record_of(
                 NonDeterminism(
-                    f"{self._workflow} does not repeat itself: {found} {text}. Code outside "
-                    "steps must do the same at each replay: no clock, no random, no I/O there, "
-                    "and no other order of steps in a new version. Nothing was run again."
+                    f"{self._workflow} does not repeat itself: {found}{now}, but the journal says "
+                    f"that {next_up} came next. Code outside steps must do the same at each "
+                    "replay: no clock, no random, no I/O there, and no other order of steps in a "
+                    "new version. Nothing was run again."
                 )
             )
         )
@@ -474,9 +484,9 @@ class Execution:
         self._run()
 
     def _undecodable(self, record: Record, error: Exception) -> Exception:
-        return NonDeterminism(
-            f"the recorded result of {_shown(record)} of {self._workflow} does not fit the type "
-            f"that it is annotated with now: {error}"
+        return ResultMismatch(
+            f"the result of {_shown(record)} of {self._workflow} does not fit the return "
+            f"annotation of its body: {error}"
         )
 
     def _run(self) -> None:
@@ -494,7 +504,7 @@ class Execution:
             error = main.exception()
         if self._queue:
             how = f" with {type(error).__name__}: {text_of(error)}" if error else ""
-            self._diverged(f"run() ended{how}, but", self._queue)
+            self._diverged(f"run() ended{how}", self._queue)
         elif self.outcome is not None:
             return
         elif error is not None:
