@@ -79,8 +79,13 @@ def test_paths_in_running_text_exist(page: str) -> None:
     folders = "runtime|actors|engines|gatekeeper|souschef|migration|api|tests|examples|bench|docs"
     for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
         assert (ROOT / path).exists(), f"{page}: `{path}`"
-    for path, name in re.findall(rf"`((?:{folders})/[\w./-]+\.py)::(\w+)`", text):
-        assert f"def {name}(" in (ROOT / path).read_text(), f"{page}: `{path}::{name}`"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tests_that_are_named_exist(page: str) -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    for name in re.findall(r"`(test_\w+)`", (ROOT / page).read_text(encoding="utf-8")):
+        assert f"def {name}(" in tests, f"{page}: `{name}`"
 
 
 @pytest.mark.parametrize("page", PAGES)
