@@ -113,17 +113,14 @@ class Account(DurableObject):
             if (known.class_name, known.script_name) == (class_name, script_name):
                 return known
             return self._change(known, class_name=class_name, script_name=script_name)
-        version_id = self.ctx.entropy.new_id()
-        record = self._change(
+        return self._change(
             known,
             class_name=class_name,
             script_name=script_name,
-            version_id=version_id,
+            version_id=self.ctx.entropy.new_id(),
             code_hash=code_hash,
             modified_ms=self.ctx.clock.now_ms(),
         )
-        self._note_version(record)
-        return record
 
     def _create(
         self, name: str, class_name: str, script_name: str, code_hash: str
@@ -147,8 +144,8 @@ class Account(DurableObject):
             souschefs=self._env.souschefs,
             generation=self._next_generation(),
         )
-        self._write(record)
         self._note_version(record)
+        self._write(record)
         return record
 
     def get_workflow(self, name: str) -> WorkflowRecord:
@@ -175,15 +172,15 @@ class Account(DurableObject):
             WorkflowNotFound
         """
         record = self.get_workflow(name)
-        self._next_generation()
-        del self._workflows[name]
         key = self.ctx.ref.key
-        self.ctx.delete(WORKFLOWS, (key, name))
         while rows := self.ctx.scan(VERSIONS, (key, record.uuid), limit=limits.SCAN_ROWS_MAX):
             for row in rows:
                 self.ctx.delete(VERSIONS, row[:3])
         if record.weight != 1 or record.running_max:
             self._tell_workflow(record.uuid, 1, 0)
+        self._next_generation()
+        self.ctx.delete(WORKFLOWS, (key, name))
+        del self._workflows[name]
         return record
 
     def set_souschefs(self, name: str, souschefs: int) -> WorkflowRecord:
@@ -235,9 +232,11 @@ class Account(DurableObject):
         if running_max < 0:
             raise InvalidArgument(f"running_max must be at least 0, not {running_max}.")
         if running_max != self._running_max:
+            key = self.ctx.ref.key
+            self.ctx.tell(EntityRef(GATEKEEPER_KIND, key), "set_limit", running_max)
+            self.ctx.put(ACCOUNTS, (key, self._generation + 1, running_max))
+            self._generation += 1
             self._running_max = running_max
-            self._next_generation()
-            self.ctx.tell(EntityRef(GATEKEEPER_KIND, self.ctx.ref.key), "set_limit", running_max)
         return AccountSnapshot(self._generation, self._running_max, list(self._workflows.values()))
 
     # --- inside -----------------------------------------------------------------------------
@@ -245,18 +244,20 @@ class Account(DurableObject):
     def _change(self, record: WorkflowRecord, **changes: Any) -> WorkflowRecord:
         values = {name: getattr(record, name) for name in record.__struct_fields__}
         changed = WorkflowRecord(**{**values, **changes, "generation": self._next_generation()})
+        if changed.version_id != record.version_id:
+            self._note_version(changed)
         self._write(changed)
         return changed
 
     def _next_generation(self) -> int:
+        self.ctx.put(ACCOUNTS, (self.ctx.ref.key, self._generation + 1, self._running_max))
         self._generation += 1
-        self.ctx.put(ACCOUNTS, (self.ctx.ref.key, self._generation, self._running_max))
         return self._generation
 
     def _write(self, record: WorkflowRecord) -> None:
-        self._workflows[record.name] = record
         values = [getattr(record, name) for name in record.__struct_fields__]
         self.ctx.put(WORKFLOWS, (self.ctx.ref.key, *values))
+        self._workflows[record.name] = record
 
     def _note_version(self, record: WorkflowRecord) -> None:
         prefix = (self.ctx.ref.key, record.uuid)

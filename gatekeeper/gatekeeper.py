@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
-from ..runtime.errors import InvalidArgument
+from ..runtime.errors import InvalidArgument, SystemFault
 from ..runtime.tables import Table
 from .messages import (
     GATEKEEPER_KIND,
@@ -75,26 +75,27 @@ class Gatekeeper(DurableObject):
     def __init__(self, ctx: Context, env: GatekeeperEnv | None) -> None:
         super().__init__(ctx, env)
         self._env = env or GatekeeperEnv()
-        self._book = LeaseBook(self._env.running_max, self._env.faults)
         self._calls = 0
         self._recent: deque[tuple[int, int]] = deque()
-        self._load()
+        self._book = self._load()
 
-    def _load(self) -> None:
+    def _load(self) -> LeaseBook:
+        book = LeaseBook(self._env.running_max, self._env.faults)
         key = self.ctx.ref.key
         after = None
         while rows := self.ctx.scan(LIMITS, (key,), after=after, limit=limits.SCAN_ROWS_MAX):
             for _, workflow, weight, running_max in rows:
                 if workflow == ACCOUNT_ROW:
-                    self._book.limit = running_max
+                    book.limit = running_max
                 else:
-                    self._book.set_workflow(workflow, weight, running_max)
+                    book.set_workflow(workflow, weight, running_max)
             after = rows[-1][:2]
         after = None
         while rows := self.ctx.scan(LEASES, (key,), after=after, limit=limits.SCAN_ROWS_MAX):
             for _, souschef, version, target, ledger, incarnation, seq, gone in rows:
-                self._book.load(souschef, version, target, ledger, incarnation, seq, bool(gone))
+                book.load(souschef, version, target, ledger, incarnation, seq, bool(gone))
             after = rows[-1][:2]
+        return book
 
     # --- handlers ---------------------------------------------------------------------------
 
@@ -113,10 +114,14 @@ class Gatekeeper(DurableObject):
         now_ms = self.ctx.clock.now_ms()
         self._count_call(now_ms)
         outcome = self._book.on_request(request, now_ms)
-        if outcome.changed is not None:
-            self._write(outcome.changed)
-        for souschef in outcome.forgotten:
-            self.ctx.delete(LEASES, (account, souschef))
+        try:
+            if outcome.changed is not None:
+                self._write(outcome.changed)
+            for souschef in outcome.forgotten:
+                self.ctx.delete(LEASES, (account, souschef))
+        except SystemFault:
+            self._book = self._load()  # the store took no row: what it does not hold is not so
+            raise
         return outcome.reply
 
     def set_limit(self, running_max: int) -> None:
@@ -124,8 +129,8 @@ class Gatekeeper(DurableObject):
         if running_max < 0:
             raise InvalidArgument(f"running_max must be at least 0, not {running_max}.")
         if running_max != self._book.limit:
-            self._book.limit = running_max
             self.ctx.put(LIMITS, (self.ctx.ref.key, ACCOUNT_ROW, 1, running_max))
+            self._book.limit = running_max
 
     def set_workflow(self, workflow_uuid: str, weight: int, running_max: int) -> None:
         """Set a workflow's weight (1: as all others) and limit (0: only the account's)."""
@@ -136,11 +141,11 @@ class Gatekeeper(DurableObject):
             )
         account = self.ctx.ref.key
         workflow = f"{account}/{workflow_uuid}"
-        self._book.set_workflow(workflow, weight, running_max)
         if weight == 1 and running_max == 0:
             self.ctx.delete(LIMITS, (account, workflow))
         else:
             self.ctx.put(LIMITS, (account, workflow, weight, running_max))
+        self._book.set_workflow(workflow, weight, running_max)
 
     def statistics(self) -> GatekeeperStatistics:
         """How it does just now."""

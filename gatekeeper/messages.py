@@ -1,4 +1,7 @@
-"""What SousChefs, the Gatekeeper and the Account say to each other."""
+"""What SousChefs, the Gatekeeper and the Account say to each other.
+
+All leases are absolute and versioned; repeating a message, or losing one, does no harm.
+"""
 
 from __future__ import annotations
 

@@ -30,13 +30,25 @@ from ..runtime.tables import Row
 from .known import ASK_AT_ONCE, Ends, Held
 from .lane import Entry, Lane
 from .lateness import Lateness
-from .rows import AWAKENED, FRESH, HELD, ORDER, PARKED, PAUSED, QUEUED, STATE, WAITING, WAKING, Rows
+from .repair import put_in_order
+from .rows import (
+    AWAKENED,
+    FRESH,
+    HELD,
+    NO_LANE,
+    ORDER,
+    PARKED,
+    PAUSED,
+    QUEUED,
+    STATE,
+    WAITING,
+    WAKING,
+    Rows,
+)
 
 GrantsByShard = dict[str, list[Grant]]
 AskedByShard = dict[str, list[tuple[str, str]]]
 """By data shard, `(key, run id)` of those to be asked how they stand."""
-
-_NO_LANE = -1
 
 
 class Roster:
@@ -51,7 +63,7 @@ class Roster:
     def __init__(self, rows: Rows, entity: str, now_ms: int) -> None:
         self._rows = rows
         self._entity = entity
-        row = rows.get(STATE, (entity,)) or (entity, 0, 0, 0, 0, 0, 0, 0, 0, 0, "{}")
+        row = rows.get(STATE, (entity,)) or (entity, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "{}")
         self.lease_version: int = row[1]
         self.target: int = row[2]
         self.leased = bool(row[3])
@@ -59,10 +71,8 @@ class Roster:
         awakened, fresh = row[5], row[6]
         self.waiting: int = row[7]
         self.paused: int = row[8]
-        self.ended: dict[str, int] = msgspec.json.decode(row[10], type=dict[str, int])
-        self._ended_text: str = row[10]
-        self.awakened = Lane(rows, entity, AWAKENED, awakened)
-        self.fresh = Lane(rows, entity, FRESH, fresh)
+        self.ended: dict[str, int] = msgspec.json.decode(row[11], type=dict[str, int])
+        self._ended_text: str = row[11]
         self.held: dict[str, Held] = {}
         self.next_wake_ms: int | None = None
         self.lateness = Lateness()
@@ -74,6 +84,13 @@ class Roster:
         self._streak = 0
         self._dirty = False
         self._load_held(now_ms)
+        if row[10]:
+            counts = put_in_order(rows, entity, self.held)
+            awakened, fresh, self.waiting, self.paused = counts
+        self.awakened = Lane(rows, entity, AWAKENED, awakened)
+        self.fresh = Lane(rows, entity, FRESH, fresh)
+        if row[10]:
+            self._write_state()
         self._look_ahead()
 
     def _load_held(self, now_ms: int) -> None:
@@ -129,8 +146,7 @@ class Roster:
     def _on_held_report(self, held: Held, report: StatusReport, now_ms: int) -> None:
         if report.run_id != held.run_id:
             if self._is_newer_run(report, held.since_ms):
-                self._release(report.key)
-                self._enter(report)
+                self._move(report, now_ms)
             elif report.key in self._doubted:
                 held.heard_ms = ASK_AT_ONCE
             return
@@ -146,8 +162,19 @@ class Roster:
         elif state == QUEUED and report.turn <= held.turn:
             held.seq = report.seq  # said again; the grant for this turn is on its way
         else:
-            self._release(report.key)
+            self._move(report, now_ms)
+
+    def _move(self, report: StatusReport, now_ms: int) -> None:
+        """Out of a slot, to where the report says. The new row comes before the old one goes."""
+        key = report.key
+        self._change()
+        del self.held[key]
+        if report.state == QUEUED:
+            self._grant_or_queue(report, now_ms)
+        else:
             self._enter(report)
+        if key not in self.held:
+            self._rows.delete(HELD, (self._entity, key))
 
     def _on_parked_report(self, row: Row, report: StatusReport, now_ms: int) -> None:
         _, key, run_id, seq, state, turn, _, _, since_ms, wake_ms, _ = row
@@ -164,8 +191,20 @@ class Roster:
                 return
             if state == WAITING and report.state == QUEUED and 0 < wake_ms <= report.since_ms:
                 self.lateness.add(report.since_ms - wake_ms)
-        self._unpark(row)
-        self._enter(report)
+        self._unqueue(row)
+        state = report.state
+        if state == QUEUED:
+            self._grant_or_queue(report, now_ms)
+        else:
+            self._enter(report)
+        if key in self.held or state == "ended":
+            self._rows.delete(PARKED, (self._entity, key))
+
+    def _grant_or_queue(self, report: StatusReport, now_ms: int) -> None:
+        if not self.queued and len(self.held) + len(self._arrivals) < self.target:
+            self._grant(_entry_of(report), now_ms)
+        else:
+            self._queue(report)
 
     def _is_newer_run(self, report: StatusReport, since_ms: int) -> bool:
         """Whether a report of another run than the one on the roster is to be believed."""
@@ -182,6 +221,7 @@ class Roster:
 
     def _enter(self, report: StatusReport) -> None:
         """Put an instance that has no row where it belongs."""
+        self._change()
         state = report.state
         if state == QUEUED:
             self._arrivals[report.key] = report
@@ -196,12 +236,17 @@ class Roster:
             self._hold(report.key, held)
         elif state == WAITING:
             at_ms = report.wake_ms
-            self._park(report, report.seq, WAITING, WAKING if at_ms else _NO_LANE, at_ms)
+            self._park(report, report.seq, WAITING, WAKING if at_ms else NO_LANE, at_ms)
         else:
-            self._park(report, report.seq, PAUSED, _NO_LANE, 0)
-        self._dirty = True
+            self._park(report, report.seq, PAUSED, NO_LANE, 0)
 
     # --- rows -------------------------------------------------------------------------------
+
+    def _change(self) -> None:
+        """Before the first write of an event: mark it as under way."""
+        if not self._dirty:
+            self._dirty = True
+            self._write(1)
 
     def _park(self, report: StatusReport, seq: int, state: str, lane: int, at_ms: int) -> None:
         key, run_id, turn, shard = report.key, report.run_id, report.turn, report.shard
@@ -230,16 +275,20 @@ class Roster:
             self._wakes(at_ms)
         self._count(state, 1)
 
-    def _unpark(self, row: Row) -> None:
+    def _queue(self, report: StatusReport) -> None:
+        lane = AWAKENED if report.awakened else FRESH
+        self._park(report, report.seq, QUEUED, lane, report.since_ms)
+
+    def _unqueue(self, row: Row) -> None:
+        """A parked instance leaves its lane and its count; its row in PARKED is the caller's."""
         _, key, _, _, state, _, lane, at_ms, *_ = row
-        self._rows.delete(PARKED, (self._entity, key))
+        self._change()
         if state == QUEUED:
             (self.awakened if lane == AWAKENED else self.fresh).remove(at_ms, key)
         else:
             if lane == WAKING:
                 self._rows.delete(ORDER, (self._entity, WAKING, at_ms, key))
             self._count(state, -1)
-        self._dirty = True
 
     def _count(self, state: str, by: int) -> None:
         if state == WAITING:
@@ -255,9 +304,9 @@ class Roster:
         )
 
     def _release(self, key: str) -> None:
+        self._change()
         del self.held[key]
         self._rows.delete(HELD, (self._entity, key))
-        self._dirty = True
 
     # --- slots ------------------------------------------------------------------------------
 
@@ -267,9 +316,10 @@ class Roster:
             self._place_arrivals(now_ms)
         room = self.target - len(self.held)
         while room > 0 and (lane := self._next_lane()) is not None:
+            self._change()
             entry = lane.pop()
-            self._rows.delete(PARKED, (self._entity, entry.key))
             self._grant(entry, now_ms)
+            self._rows.delete(PARKED, (self._entity, entry.key))
             room -= 1
         if self._dirty:
             self._write_state()
@@ -279,12 +329,11 @@ class Roster:
         arrivals = list(self._arrivals.values())
         self._arrivals.clear()
         if not self.queued and len(arrivals) <= self.target - len(self.held):
-            for r in arrivals:
-                self._grant(Entry(r.since_ms, r.key, r.run_id, r.seq, r.turn, r.shard), now_ms)
+            for report in arrivals:
+                self._grant(_entry_of(report), now_ms)
             return
         for report in arrivals:
-            lane = AWAKENED if report.awakened else FRESH
-            self._park(report, report.seq, QUEUED, lane, report.since_ms)
+            self._queue(report)
 
     def _next_lane(self) -> Lane | None:
         if self.awakened.count and self.fresh.count:
@@ -301,7 +350,6 @@ class Roster:
         self._hold(key, held)
         self._send(held, Grant(key, run_id, turn))
         self.grants += 1
-        self._dirty = True
 
     def _send(self, held: Held, grant: Grant) -> None:
         held.flying = True
@@ -353,20 +401,21 @@ class Roster:
     def _on_refusal(self, key: str, held: Held, now_ms: int) -> None:
         """The Engine has moved on and will say so; if it does not soon, it is asked."""
         self.refusals += 1
-        self._release(key)
         at_ms = now_ms - limits.POKE_AFTER_MS + limits.POKE_EVERY_MS
         told = StatusReport(
             key, held.run_id, -1, "waiting", held.turn, True, held.since_ms, 0, "", held.shard
         )
+        self._change()
         self._park(told, -1, WAITING, WAKING, at_ms)
+        self._release(key)
 
     # --- the lease --------------------------------------------------------------------------
 
     def on_lease(self, version: int, target: int, now_ms: int) -> None:
         """The Gatekeeper's answer. An older version than the one obeyed is dropped."""
         if version > self.lease_version:
+            self._change()
             self.lease_version, self.target = version, target
-            self._dirty = True
         self._settle(now_ms)
 
     def set_leased(self, leased: bool) -> None:
@@ -390,7 +439,10 @@ class Roster:
         return first
 
     def _write_state(self) -> None:
+        self._write(0)
         self._dirty = False
+
+    def _write(self, partial: int) -> None:
         if not self._ended_text:
             self._ended_text = msgspec.json.encode(self.ended).decode()
         self._rows.put(
@@ -406,6 +458,7 @@ class Roster:
                 self.waiting,
                 self.paused,
                 self.live,
+                partial,
                 self._ended_text,
             ),
         )
@@ -449,6 +502,7 @@ class Roster:
     def _ask_later(self, row: Row, at_ms: int) -> None:
         """Have a parked instance asked POKE_AFTER_MS after `at_ms`."""
         _, key, run_id, seq, _, turn, lane, before_ms, _, _, shard = row
+        self._change()
         if lane == WAKING:
             self._rows.delete(ORDER, (self._entity, WAKING, before_ms, key))
         self._rows.put(ORDER, (self._entity, WAKING, at_ms, key, run_id, seq, turn, shard))
@@ -476,5 +530,10 @@ class Roster:
                 continue
             row = self._rows.get(PARKED, (self._entity, key))
             if row is not None and row[2] == run_id:
-                self._unpark(row)
+                self._unqueue(row)
+                self._rows.delete(PARKED, row[:2])
         self._settle(now_ms)
+
+
+def _entry_of(report: StatusReport) -> Entry:
+    return Entry(report.since_ms, report.key, report.run_id, report.seq, report.turn, report.shard)

@@ -3,7 +3,9 @@
 An instance has one row: in HELD while it may use a slot, in PARKED while it is queued, waits or
 is paused. Who is queued, or is to wake by itself, also has a row in ORDER, whose key is the
 order in which they are looked at; memory holds a short window of it, so that millions may queue.
-STATE is one row: the lease and the counters. All rows of one event are in one commit.
+STATE is one row: the lease and the counters. All rows of one event are in one commit; the first
+that an event writes is STATE, marked `partial`, the last is STATE without the mark, so that an
+event that was cut short is known as such, and the rows are put in order when they are next read.
 
 HELD says nothing of whether the grant was taken: after a restart all of HELD counts as used, and
 the grants are sent again.
@@ -15,7 +17,7 @@ from typing import Protocol
 
 from ..runtime.tables import Key, Query, Row, Table
 
-AWAKENED, FRESH, WAKING = 0, 1, 2
+AWAKENED, FRESH, WAKING, NO_LANE = 0, 1, 2, -1
 """Lanes of ORDER: those that have run before, new ones (both by age), sleepers by wake time."""
 
 QUEUED, WAITING, PAUSED = "queued", "waiting", "paused"
@@ -42,7 +44,7 @@ PARKED = Table(
         ("seq", "INTEGER"),
         ("state", "TEXT"),
         ("turn", "INTEGER"),
-        ("lane", "INTEGER"),  # -1: not in ORDER
+        ("lane", "INTEGER"),
         ("at_ms", "INTEGER"),
         ("since_ms", "INTEGER"),
         ("wake_ms", "INTEGER"),
@@ -63,6 +65,7 @@ ORDER = Table(
         ("shard", "TEXT"),
     ),
     key_size=4,
+    scope_size=2,
 )
 STATE = Table(
     "souschef_state",
@@ -77,6 +80,7 @@ STATE = Table(
         ("waiting", "INTEGER"),
         ("paused", "INTEGER"),
         ("live", "INTEGER"),
+        ("partial", "INTEGER"),
         ("ended", "TEXT"),
     ),
     key_size=1,

@@ -17,8 +17,8 @@ has any, and so does a durable alarm that it moves rarely.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from ..engines.ports import ENGINE_SHARD_KIND, SOUSCHEF_KIND, Grant, StatusRepor
 from ..gatekeeper.messages import GATEKEEPER_KIND, CycleReply, CycleRequest
 from ..runtime import limits
 from ..runtime.entity import AlarmInfo, Context, DurableObject
+from ..runtime.errors import EntityReset, SystemFault
 from ..runtime.ids import EntityRef
 from ..runtime.store import Store
 from .env import SousChefEnv
@@ -36,6 +37,8 @@ from .rows import HELD, ORDER, PARKED, STATE, UNDONE
 
 _CALLS_RESERVED = 1_000
 """Numbers of calls are reserved in blocks, so that a call needs no write of its own."""
+
+_log = logging.getLogger("toque.souschef")
 
 
 class SousChefStatistics(msgspec.Struct, frozen=True):
@@ -95,13 +98,23 @@ class SousChef(DurableObject):
         self._timers: dict[str, asyncio.TimerHandle] = {}
         if self._roster.live or self._roster.leased:
             self._next_call_s += self._period_s * ctx.entropy.random()
-            self._loop.call_soon(self._resume)
+            self._loop.call_soon(self._run, self._resume)
 
     # --- handlers ---------------------------------------------------------------------------
 
     def report(self, reports: list[StatusReport]) -> None:
-        """Engines say how they stand; repeating it is harmless."""
-        self._roster.on_reports(reports, self.ctx.clock.now_ms())
+        """Engines say how they stand; repeating it is harmless.
+
+        Raises:
+            EntityReset: an earlier event failed and this activation ends; say it again.
+        """
+        if self._closed:
+            raise EntityReset(f"{self.ctx.ref} is being reset.")
+        try:
+            self._roster.on_reports(reports, self.ctx.clock.now_ms())
+        except Exception:
+            self._stop()
+            raise
         self._after_event()
 
     def statistics(self) -> SousChefStatistics:
@@ -138,13 +151,13 @@ class SousChef(DurableObject):
         """Nothing to do: each activation takes up what the rows say (see the constructor)."""
 
     def _resume(self) -> None:
-        if self._closed:
-            return
         self._roster.repeat_grants()
         self._after_event()
 
     def alarm(self, info: AlarmInfo) -> None:
         """Look for whom to ask. That this runs at all makes sure that the SousChef is active."""
+        if self._closed:
+            raise EntityReset(f"{self.ctx.ref} is being reset.")
         self._alarm_ms = None
         self._look()
         self._arm_alarm()
@@ -154,6 +167,32 @@ class SousChef(DurableObject):
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
+
+    def _run(self, work: Callable[..., None], *args: Any) -> None:
+        """Handle an event that is no call. If it fails, the rows are right and memory is not."""
+        if self._closed:
+            return
+        try:
+            work(*args)
+        except Exception as error:
+            if not isinstance(error, SystemFault):
+                _log.exception("%s is reset: an event failed", self.ctx.ref)
+            self._stop()
+
+    def _then(self, future: asyncio.Future[Any], work: Callable[..., None], *args: Any) -> None:
+        """Run `work(*args, result)` when a call is answered; the result is None if it failed."""
+
+        def done(answered: asyncio.Future[Any]) -> None:
+            failed = answered.cancelled() or answered.exception() is not None
+            self._run(work, *args, None if failed else answered.result())
+
+        future.add_done_callback(done)
+
+    def _stop(self) -> None:
+        """Do no more; the next event finds a new activation, which reads the rows."""
+        self.on_evict()
+        self.ctx.may_evict()
+        self.ctx.evict()
 
     # --- after each event -------------------------------------------------------------------
 
@@ -165,12 +204,10 @@ class SousChef(DurableObject):
         """Have this turn's grants sent at its end, and the timers stand as they must."""
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._run, self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._closed:
-            return
         for shard, grants in self._roster.take_grants().items():
             for start in range(0, len(grants), limits.GRANTS_PER_CALL_MAX):
                 self._send_grants(shard, grants[start : start + limits.GRANTS_PER_CALL_MAX])
@@ -195,8 +232,7 @@ class SousChef(DurableObject):
 
         def go() -> None:
             del self._timers[name]
-            if not self._closed:
-                work()
+            self._run(work)
 
         self._timers[name] = self._loop.call_later(delay_s, go)
 
@@ -226,17 +262,14 @@ class SousChef(DurableObject):
             grants,
             timeout_ms=limits.CONTROL_CALL_TIMEOUT_MS,
         )
-        future.add_done_callback(partial(self._on_grants_answered, grants))
+        self._then(future, self._on_grants_answered, grants)
 
-    def _on_grants_answered(self, grants: list[Grant], future: asyncio.Future[Any]) -> None:
-        failed = future.cancelled() or future.exception() is not None
-        if self._closed:
-            return
-        if failed or len(future.result()) != len(grants):
+    def _on_grants_answered(self, grants: list[Grant], accepted: list[bool] | None) -> None:
+        if accepted is None or len(accepted) != len(grants):
             self._roster.on_grant_failed(grants)
             self._arm("grants", limits.REPORT_RETRY_MS / 1000, self._repeat_grants)
             return
-        self._roster.on_grant_answer(grants, future.result(), self.ctx.clock.now_ms())
+        self._roster.on_grant_answer(grants, accepted, self.ctx.clock.now_ms())
         self._after_event()
 
     def _repeat_grants(self) -> None:
@@ -274,7 +307,7 @@ class SousChef(DurableObject):
         future = self.ctx.call(
             self._gatekeeper, "cycle", request, timeout_ms=limits.CONTROL_CALL_TIMEOUT_MS
         )
-        future.add_done_callback(partial(self._on_lease, request))
+        self._then(future, self._on_lease, request)
 
     def _request(self, leaving: bool) -> CycleRequest:
         roster = self._roster
@@ -298,16 +331,13 @@ class SousChef(DurableObject):
         stretch = 1 + limits.CYCLE_JITTER_PERCENT / 100 * self.ctx.entropy.random()
         self._next_call_s = self._loop.time() + self._period_s * stretch
 
-    def _on_lease(self, request: CycleRequest, future: asyncio.Future[Any]) -> None:
-        failed = future.cancelled() or future.exception() is not None
-        if self._closed:
-            return
+    def _on_lease(self, request: CycleRequest, answer: Any) -> None:
         self._calling = False
-        if failed:
+        if answer is None:
             self._calls_failed += 1
             self._after_event()
             return
-        reply = msgspec.convert(future.result(), CycleReply)
+        reply = msgspec.convert(answer, CycleReply)
         self._next_call_s += reply.period_ms / 1000 - self._period_s
         self._period_s = reply.period_ms / 1000
         self._roster.on_lease(reply.lease_version, reply.target, self.ctx.clock.now_ms())
@@ -329,14 +359,11 @@ class SousChef(DurableObject):
                 [key for key, _ in asked],
                 timeout_ms=limits.CONTROL_CALL_TIMEOUT_MS,
             )
-            future.add_done_callback(partial(self._on_poked, asked))
+            self._then(future, self._on_poked, asked)
         self._after_event()
 
-    def _on_poked(self, asked: list[tuple[str, str]], future: asyncio.Future[Any]) -> None:
-        failed = future.cancelled() or future.exception() is not None
-        if self._closed or failed:
-            return
-        if missing := set(future.result()):
+    def _on_poked(self, asked: list[tuple[str, str]], missing: list[str] | None) -> None:
+        if missing:
             gone = [(key, run_id) for key, run_id in asked if key in missing]
             self._roster.on_missing(gone, self.ctx.clock.now_ms())
             self._after_event()
