@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -57,11 +57,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 def chosen_loop(item: pytest.Function) -> LoopFactory | None:
     """The loop factory of a test: its fixture, else the closest marker, else asyncio's own."""
-    if "loop_factory" in item.funcargs:
-        factory: LoopFactory = item.funcargs["loop_factory"]
-        return factory
+    factory: Any = item.funcargs.get("loop_factory")
     marker = item.get_closest_marker("loop")
-    return marker.kwargs["factory"] if marker is not None else None
+    if factory is None and marker is not None:
+        factory = marker.kwargs["factory"]
+    return cast(LoopFactory | None, factory)
 
 
 def run_coroutine_test(

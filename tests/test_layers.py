@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -88,6 +88,7 @@ RANDOM_MODULES = {"random", "secrets", "uuid"}
 RANDOM_PURE = {"uuid.UUID"}
 """A type, not a source of randomness."""
 
+Check = Callable[[str, str], list[str]]
 LAZY_FACE = ("toque/__init__.py", "__getattr__")
 
 
@@ -322,13 +323,13 @@ OUTSIDE_CHECKS = [check_outside, check_local_imports]
 
 
 @pytest.mark.parametrize("check", SOURCE_CHECKS, ids=lambda check: check.__name__)
-def test_the_source_keeps_its_layers(check) -> None:
+def test_the_source_keeps_its_layers(check: Check) -> None:
     found = [told for path in source_files() for told in check(path, (ROOT / path).read_text())]
     assert not found, "\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize("check", OUTSIDE_CHECKS, ids=lambda check: check.__name__)
-def test_what_stands_beside_uses_public_names(check) -> None:
+def test_what_stands_beside_uses_public_names(check: Check) -> None:
     found = [told for path in outside_files() for told in check(path, (ROOT / path).read_text())]
     assert not found, "\n" + "\n".join(found)
 
@@ -412,14 +413,14 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("check", "path", "source"), SEEDED)
-def test_a_seeded_violation_is_found(check, path: str, source: str) -> None:
+def test_a_seeded_violation_is_found(check: Check, path: str, source: str) -> None:
     found = check(path, source)
     assert len(found) == 1
     assert found[0].startswith(f"{path}:")
 
 
 @pytest.mark.parametrize(("check", "path", "source"), ALLOWED)
-def test_what_is_allowed_passes(check, path: str, source: str) -> None:
+def test_what_is_allowed_passes(check: Check, path: str, source: str) -> None:
     assert check(path, source) == []
 
 
