@@ -34,6 +34,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from toque import ToqueError
 from toque.api.client import Client, Instance, InstanceStatus
 from toque.api.wiring import Runtime, start_embedded
 
@@ -292,5 +293,17 @@ async def main(words: Sequence[str], console: Console) -> int:
     return 0 if complete == len(found.names) else 1
 
 
+def run(words: Sequence[str]) -> int:
+    """Run the job from the command line: faults of the caller and the system are one sentence."""
+    console = Console()
+    try:
+        return asyncio.run(main(words, console))
+    except ToqueError as error:
+        console.print(f"[red]{error.code}[/]: {error}", highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(sys.argv[1:], Console())))
+    sys.exit(run(sys.argv[1:]))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +14,9 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
+import toque
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 Load = Callable[[str], ModuleType]
 
 
@@ -71,6 +77,38 @@ async def test_the_documents_job_says_what_failed(load: Load, tmp_path: Path) ->
     assert code == 1
     assert "1 of 2 complete" in printed
     assert "NonRetryableError" in printed
+
+
+async def test_a_data_directory_in_use_is_told_in_a_sentence(
+    load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.md").write_text("# A\n")
+    words = ["--embedded", "--docs", str(tmp_path), "--data", str(tmp_path / "data")]
+    async with toque.embedded(tmp_path / "data" / "store"):
+        load("docs_index")
+        run = load("run_docs").run
+        assert await asyncio.to_thread(run, words) == 1
+    assert "datadir.in_use" in capsys.readouterr().out
+
+
+@pytest.mark.cluster
+def test_the_documents_job_on_ray(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name in ("a", "b", "c"):
+        (docs / f"{name}.md").write_text(f"# {name}\n\nWords.\n")
+    command = [sys.executable, str(EXAMPLES / "run_docs.py"), "--docs", str(docs)]
+    done = subprocess.run(
+        [*command, "--data", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "each a Ray actor" in done.stdout
+    assert "3 of 3 complete" in done.stdout
 
 
 @pytest.mark.parametrize("docs", ["empty", "missing"])
