@@ -8,10 +8,8 @@ is called once and the shard must be opened anew by its owner.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import logging
-import types
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -299,7 +297,7 @@ class Host:
         """The handler awaits something: answer when its future or coroutine is done."""
         if inspect.iscoroutine(result):
             token = current_chain.set(call.chain)
-            result = self._spawn(first_alone(result, activation.gate.hold(), self.loop))
+            result = self._spawn(FirstAlone(result, activation.gate.hold(), self.loop))
             current_chain.reset(token)
 
         def done(future: asyncio.Future[Any]) -> None:
@@ -385,7 +383,7 @@ class Host:
         if result is None:
             self._alarm_done(activation, retries, None)
             return
-        task = self._spawn(first_alone(_drive(result), activation.gate.hold(), self.loop))
+        task = self._spawn(FirstAlone(_drive(result), activation.gate.hold(), self.loop))
         task.add_done_callback(
             lambda done: self._alarm_done(
                 activation, retries, None if done.cancelled() else done.exception()
@@ -423,29 +421,42 @@ async def _drive(work: Any) -> None:
     await work
 
 
-@types.coroutine
-def first_alone(
-    work: Coroutine[Any, Any, Any], release: Callable[[], None], loop: asyncio.AbstractEventLoop
-) -> Generator[Any, Any, Any]:
-    """Run `work`; up to its first wait it is alone, as if it had begun when it was delivered.
+class FirstAlone(Coroutine[Any, Any, Any]):
+    """Runs `work`; up to its first wait it is alone, as if it had begun when it was delivered.
 
     A task starts in a later turn of the loop: without this, the next event would overtake what
     the handler does first (take a critical section, say).
     """
-    try:
-        waits_for = work.send(None)
-    except StopIteration as end:
-        return end.value
-    finally:
-        loop.call_soon(release)
-    while True:
+
+    __slots__ = ("_loop", "_release", "_work")
+
+    def __init__(
+        self,
+        work: Coroutine[Any, Any, Any],
+        release: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._work = work
+        self._release: Callable[[], None] | None = release
+        self._loop = loop
+
+    def send(self, value: Any) -> Any:
+        if self._release is None:
+            return self._work.send(value)
+        release, self._release = self._release, None
         try:
-            sent = yield waits_for
-        except BaseException as error:
-            step = functools.partial(work.throw, error)
-        else:
-            step = functools.partial(work.send, sent)
-        try:
-            waits_for = step()
-        except StopIteration as end:
-            return end.value
+            return self._work.send(value)
+        finally:
+            self._loop.call_soon(release)
+
+    def throw(self, *error: Any) -> Any:
+        if self._release is not None:  # cancelled before it began
+            release, self._release = self._release, None
+            self._loop.call_soon(release)
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._work.__await__()
