@@ -115,7 +115,7 @@ def usable_type(annotation: Any, owner: Any) -> Any:
     found = resolved(annotation, owner)
     try:
         decode_json_as(b"null", found)
-    except (TypeError, AttributeError):
+    except (TypeError, AttributeError, NotImplementedError):
         return Any
     except Exception:  # null does not fit the type, which can be decoded
         return found
