@@ -1,4 +1,7 @@
-"""What the command line prints: tables for people, JSON for programs, one sentence for errors."""
+"""What the command line prints: tables for people, JSON for programs, one sentence for errors.
+
+Text that came from outside is never taken for markup. Errors go to stderr and have an exit code.
+"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ tampered with, or comes from another list, is refused.
 
 A page by number is found by walking from the nearest known position (the ends of recently served
 pages are kept, so asking for page after page does not walk), bounded by `PAGE_WALK_ROWS_MAX` rows.
-If a cursor comes along, it wins; a page number beyond the cursor's own counts on from there
-(which is what lets clients that send both come to an end).
+If a cursor comes along, it says where page 1 begins. That is what Cloudflare's SDK needs: given a
+cursor it sends the same one again with page=2, 3, ... until a page is empty.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ListQuery(msgspec.Struct, frozen=True):
         since_ms, until_ms: bounds on the creation time (inclusive, exclusive).
         newest_first: direction.
         per_page: rows of a page.
-        page: number of the page, from 1; None: the first, or the cursor's.
+        page: number of the page, from 1, counted from the cursor if there is one.
         cursor: from an earlier page.
     """
 
@@ -188,7 +188,7 @@ class Lister:
         at = 1
         if query.cursor:
             after, at = decode_cursor(scope, query.cursor)
-        wanted = max(at, query.page or at)
+        wanted = at + (query.page or 1) - 1
         walk = pack((scope, query.per_page, query.cursor))
         if wanted > at:
             known = self._positions.end_of(walk, wanted - 1, now)

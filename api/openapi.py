@@ -170,7 +170,7 @@ OPERATIONS = (
         shapes.Listed,
         [_LISTED_EXAMPLE],
         {
-            "cursor": _text("`result_info.cursor` of the page before; wins over `page`."),
+            "cursor": _text("`result_info.cursor` of the page before; `page` counts from it."),
             "page": _PAGE,
             "per_page": _PER_PAGE,
             "status": _text("Only this status; several by commas.", examples=list(STATUSES)),
