@@ -7,6 +7,8 @@
   accident. Ray is not imported for that: the guard is put on when something imports it.
 * A test that leaves a child process behind fails, and the process is killed.
 
+Hypothesis draws the same examples in each run; campaigns are for looking further.
+
 Nothing here sleeps: a child's end is awaited on its process descriptor.
 """
 
@@ -28,6 +30,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import pytest
+from hypothesis import settings
 
 CHILD_EXIT_MS_MAX = 5_000
 """How long a child that is already ending may take."""
@@ -39,6 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers of this file and put on the guard over Ray."""
     config.addinivalue_line("markers", "loop(factory=...): the event loop that async tests run on")
     RayGuard.install()
+    # The same examples each time, and none fails for being slow on a busy machine.
+    settings.register_profile("toque", deadline=None, derandomize=True, database=None)
+    settings.load_profile("toque")
 
 
 # --- coroutines ---
