@@ -82,14 +82,17 @@ CHECKS = (
 
 
 def play(
-    seed: int, sabotage: tuple[str, ...] = (), echo: Callable[[str], None] | None = None
+    seed: int,
+    sabotage: tuple[str, ...] = (),
+    echo: Callable[[str], None] | None = None,
+    ignored: frozenset[str] = frozenset(),
 ) -> Report:
     """Play one seed in a folder of its own, which is removed."""
     parent = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="toque-sim-", dir=parent))
     logging.disable(logging.CRITICAL)
     try:
-        return run_seed(seed, folder, Sabotage(**dict.fromkeys(sabotage, True)), echo)
+        return run_seed(seed, folder, Sabotage(**dict.fromkeys(sabotage, True)), echo, ignored)
     finally:
         logging.disable(logging.NOTSET)
         shutil.rmtree(folder, ignore_errors=True)

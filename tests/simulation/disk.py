@@ -8,6 +8,7 @@ instance's body may still run, and holds none.)
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -35,7 +36,7 @@ class Disk:
         self._caps: dict[str, int] = {}
         self._lowered_s: dict[str, float] = {}
         self.limits: dict[str, int] = {}
-        self.calm_since_s = 0.0
+        self.calm_since_s = math.inf
         self.running_max = 0
 
     def rows(self, shard: str, sql: str) -> list[Any]:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from toque.runtime.entropy import Entropy
 from toque.runtime.simnet import Weather
 
 from .clients import Clients, GivenUp
@@ -73,9 +74,9 @@ class Plan:
     workflows: list[str]
 
 
-def plan_of(seed: int, world_entropy: Any) -> Plan:
+def plan_of(entropy: Entropy) -> Plan:
     """The plan of a seed."""
-    draw = world_entropy.randrange
+    draw = entropy.randrange
     features = frozenset(name for name in FEATURES if draw(100) < 45)
     return Plan(
         layout=Layout(
@@ -122,6 +123,8 @@ class Run:
             for workflow in self.plan.workflows:
                 await self.clients.deploy(account, workflow)
         self._weather()
+        if not self.plan.features - {"limit", "repeat"}:
+            world.disk.calm_since_s = 0.0
         work = [asyncio.ensure_future(self._errand(n)) for n in range(self.plan.instances)]
         work += [asyncio.ensure_future(task) for task in self._side_work()]
         faults = asyncio.ensure_future(self._faults())
@@ -149,7 +152,7 @@ class Run:
 
     def _heal(self) -> None:
         self.world.heal()
-        self.world.disk.calm_since_s = self.world.loop.time() + 3.0
+        self.world.disk.calm_since_s = self.world.loop.time()
         self.clients.impatience = 0.0
 
     async def _watch(self, work: asyncio.Future[Any], within_s: float, promise: str = "") -> None:
@@ -304,13 +307,12 @@ def run_seed(
     folder: Path,
     sabotage: Sabotage | None = None,
     echo: Callable[[str], None] | None = None,
-    change: Callable[[Plan], Plan] = lambda plan: plan,
+    ignored: frozenset[str] = frozenset(),
 ) -> Report:
     """Play one seed in an empty folder; never raises for a broken promise, but reports it."""
     began = time.process_time()
-    entropy = World.entropy_of(seed, "plan")
-    plan = change(plan_of(seed, entropy))
-    world = World(seed, folder, plan.layout, sabotage, echo)
+    plan = plan_of(World.entropy_of(seed, "plan"))
+    world = World(seed, folder, plan.layout, sabotage, echo, ignored)
     report = Report(seed)
     try:
         world.run(Run(world, plan).play())

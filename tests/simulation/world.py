@@ -20,7 +20,7 @@ from toque.gatekeeper.messages import CycleRequest
 from toque.runtime import limits
 from toque.runtime.codec import unpack
 from toque.runtime.entropy import SeededEntropy
-from toque.runtime.errors import Fenced
+from toque.runtime.errors import SystemFault
 from toque.runtime.ids import Placement
 from toque.runtime.simloop import LoopClock, VirtualTimeLoop
 from toque.runtime.simnet import SimNetwork
@@ -114,6 +114,7 @@ class World:
         layout: how many of what.
         sabotage: deliberate faults.
         echo: told each trace line.
+        ignored: promises that may break.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class World:
         layout: Layout,
         sabotage: Sabotage | None = None,
         echo: Callable[[str], None] | None = None,
+        ignored: frozenset[str] = frozenset(),
     ) -> None:
         self.seed = seed
         self.folder = folder
@@ -132,7 +134,7 @@ class World:
         self.driver = SimProcess("driver", self.loop, self._on_error)
         self.trace = Trace(self.loop.time, echo)
         self.tail: list[str] = []
-        self.promises = Promises(self._on_broken)
+        self.promises = Promises(self._on_broken, ignored)
         self.bodies = Bodies(self.promises)
         self.claims = Claims(self.promises, self.bodies)
         self.disk = Disk(folder, self.promises, layout.limit)
@@ -294,7 +296,9 @@ class World:
             site.crash_at.clear()
             for zombie in list(site.zombies):
                 self._end_zombie(shard, zombie)
-            if site.owner is not None:
+            if site.owner is None:
+                self.boot(shard)
+            else:
                 self._wake(site.owner)
         self.network.heal()
 
@@ -326,8 +330,9 @@ class World:
         error = context.get("exception")
         told = f"{process.name}: {context.get('message')}: {error!r}"
         self.trace.note("error", told)
-        if isinstance(error, Fenced):
-            return  # a zombie hears it wherever it writes, until its process ends
+        zombies = [owner for site in self.sites.values() for owner in site.zombies]
+        if isinstance(error, SystemFault) and any(owner.process is process for owner in zombies):
+            return  # it hears that it is fenced wherever it writes, until its process ends
         self.promises.hold("no error is lost", False, told)
 
     # --- front ends -------------------------------------------------------------------------
