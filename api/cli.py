@@ -56,7 +56,8 @@ def _run(
 
     async def inner() -> None:
         found = target(url, token, account)
-        async with connect(found.url, found.token, found.account) as client:
+        retry_for = limits.CLI_RETRY_FOR_MS / 1000
+        async with connect(found.url, found.token, found.account, retry_for=retry_for) as client:
             await work(client)
 
     try:

@@ -111,17 +111,25 @@ _shards = msgspec.json.Decoder(dict[str, dict[str, Any]])
 _failed = msgspec.json.Decoder(_FailureEnvelope)
 
 
-def connect(url: str, token: str | None = None, account: str = "default") -> Client:
+def connect(
+    url: str,
+    token: str | None = None,
+    account: str = "default",
+    *,
+    retry_for: float = limits.CLIENT_RETRY_FOR_MS / 1000,
+) -> Client:
     """A client of the server at `url`.
 
     Args:
         url: for example `http://127.0.0.1:8787`.
         token: None: the environment variable `TOQUE_TOKEN`.
         account: whose workflows.
+        retry_for: seconds for which a call is repeated while the server can't take it.
     """
     entropy = SystemEntropy()
     token = token if token is not None else os.environ.get("TOQUE_TOKEN")
-    return Client(HttpBackend(url, token, account, entropy), entropy)
+    backend = HttpBackend(url, token, account, entropy, retry_for_ms=int(retry_for * 1000))
+    return Client(backend, entropy)
 
 
 class HttpBackend:

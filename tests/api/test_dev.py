@@ -1,0 +1,121 @@
+"""`toque dev` as a process: it serves, it is found, it ends in order, it tells what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from toque.runtime.datadir import DIR_FORMAT
+
+APP = """
+import toque
+
+@toque.workflow
+async def hello(event, step):
+    return await step.do("greet", lambda: f"hello {event.payload}")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    return tmp_path
+
+
+def toque(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("TOQUE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "toque.api.cli", *words],
+        cwd=folder, env=env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[dict[str, str]]:
+    """`toque dev --embedded` in a folder; gives what it told, and checks that it ends in order."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toque.api.cli", "dev", "app.py", "--embedded", "--port", "0",
+         "--json"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    told = ""
+    try:
+        assert process.stdout is not None
+        while line := process.stdout.readline():
+            told += line
+            if line == "}\n":
+                break
+        yield json.loads(told)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, "Traceback" in errors) == (0, False), errors
+
+
+def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
+    with serving(folder) as told:
+        assert told["workflows"] == ["hello"]
+        made = toque(
+            folder, "create", "hello", "--id", "a/1", "--params", '"you"', "--wait", "--json"
+        )
+        assert (made.returncode, json.loads(made.stdout)["output"]) == (0, "hello you"), made.stderr
+        second = toque(folder, "dev", "app.py", "--embedded", "--port", "0")
+        assert second.returncode == 1
+        assert "in use" in second.stderr
+        port = told["url"].rpartition(":")[2]
+        busy = toque(folder, "dev", "app.py", "--embedded", "--port", port, "--data", "other")
+        assert busy.returncode == 1
+        assert f"port {port} is in use" in busy.stderr
+        assert not (folder / "other").exists()
+        before = json.loads((folder / ".toque" / "dev.json").read_text())["token"]
+    with serving(folder):  # the same data, the same token
+        shown = toque(folder, "instances", "describe", "hello", "a/1", "--json")
+        assert json.loads(shown.stdout)["output"] == "hello you"
+        assert json.loads((folder / ".toque" / "dev.json").read_text())["token"] == before
+    gone = toque(folder, "workflows", "list")
+    assert gone.returncode == 1
+    assert "no connection" in gone.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "no such file"),
+        ("import nothing_like_it", "app.py"),
+        ("def broken(:\n", "line 1"),
+        ("x = 1\n", "defines no workflow"),
+    ],
+)
+def test_an_app_that_does_not_load_is_told_in_a_sentence(
+    folder: Path, text: str | None, told: str
+) -> None:
+    if text is None:
+        (folder / "app.py").unlink()
+    else:
+        (folder / "app.py").write_text(text)
+    found = toque(folder, "dev", "app.py", "--embedded", "--port", "0")
+    assert found.returncode == 1
+    assert found.stderr.startswith("toque: ")
+    assert told in found.stderr
+    assert "app.py" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_newer_data_directory_is_left_alone(folder: Path) -> None:
+    (folder / "data").mkdir()
+    settings = folder / "data" / "toque.json"
+    settings.write_text(json.dumps({"format": DIR_FORMAT + 1}))
+    found = toque(folder, "dev", "app.py", "--embedded", "--port", "0", "--data", "data")
+    assert found.returncode == 1
+    assert "format" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert json.loads(settings.read_text()) == {"format": DIR_FORMAT + 1}
