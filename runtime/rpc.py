@@ -22,11 +22,11 @@ import msgspec
 from . import limits
 from .codec import pack
 from .errors import (
-    Fenced,
     OutcomeUnknown,
     Overloaded,
     ProtocolMismatch,
     ShardUnavailable,
+    SystemFault,
     from_wire,
     to_wire,
 )
@@ -386,7 +386,7 @@ class Session:
                 self._checked_seq = store.durable_seq  # the commit itself checked the epoch
             else:
                 store.verify_owner()
-        except Fenced as error:
+        except SystemFault as error:  # fenced, or broken: what they say is not known to hold
             body = msgspec.Raw(pack(to_wire(error)))
             replies = [Reply(reply.id, False, body) for reply in replies]
         for start in range(0, len(replies), limits.FRAME_MESSAGES_MAX):

@@ -97,7 +97,9 @@ class SousChef(DurableObject):
         self._calls = self._calls_failed = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         if self._roster.live or self._roster.leased:
-            self._next_call_s += self._period_s * ctx.entropy.random()
+            # It may have called just before it was reset or its shard restarted: a whole period
+            # passes first, and a random part of another so that not all call at once.
+            self._next_call_s += self._period_s * (1 + ctx.entropy.random())
             self._loop.call_soon(self._run, self._resume)
 
     # --- handlers ---------------------------------------------------------------------------
