@@ -27,7 +27,12 @@ MEMORY_FOLDER = Path("/dev/shm")
 FAULTS = (
     "crash, commit kept",
     "crash, commit lost",
+    "a commit fails, kept",
+    "a commit fails, lost",
     "all restarted",
+    "evicted",
+    "reset",
+    "clock set",
     "zombie",
     "pause",
     "fenced",

@@ -47,6 +47,7 @@ PROGRAMS: list[list[Op]] = [
     ],
 ]
 EVENTS = {0: {"order": 1}, 2: {"order": 2}}
+IDS = ("job/0", "job/1", "job/2")
 
 
 @dataclass
@@ -69,7 +70,7 @@ async def _work(world: World) -> list[Any]:
     await clients.deploy("acme", "alpha")
     errands = []
     for number, ops in enumerate(PROGRAMS):
-        claim = world.claims.of("acme", "alpha", f"job/{number}")
+        claim = world.claims.of("acme", "alpha", IDS[number])
         errands.append(Errand(claim, [ops], world.promises, world.bodies))
     work = [_one(clients, number, errand) for number, errand in enumerate(errands)]
     async with asyncio.timeout(END_S_MAX):
@@ -83,7 +84,8 @@ async def _work(world: World) -> list[Any]:
         view = await clients.look(errand)
         errand.judge(view)
         output = decode_json(view.output)
-        results.append([view.status, [name for name, _ in output["seen"]], output["events"]])
+        names = sorted(name for name, _ in output["seen"])
+        results.append([view.status, names, output["events"]])
     world.promises.raise_broken()
     return results
 

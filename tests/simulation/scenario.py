@@ -31,7 +31,9 @@ HEAL_S_MAX = 240.0
 QUIET_S_MAX = 120.0
 EVENTS_MAX = 3_000_000
 
-FEATURES = ("crash", "all", "zombie", "pause", "front", "loss", "stall", "repeat", "tail", "limit")
+SUDDEN = ("crash", "all", "zombie", "pause", "front", "stall", "disk", "evict", "reset", "clock")
+"""Faults that happen at some instant."""
+FEATURES = (*SUDDEN, "loss", "repeat", "tail", "limit")
 
 
 @dataclass
@@ -77,7 +79,7 @@ class Plan:
 def plan_of(entropy: Entropy) -> Plan:
     """The plan of a seed."""
     draw = entropy.randrange
-    features = frozenset(name for name in FEATURES if draw(100) < 45)
+    features = frozenset(name for name in FEATURES if draw(100) < 35)
     return Plan(
         layout=Layout(
             data_shards=2 + draw(2),
@@ -182,7 +184,7 @@ class Run:
     async def _judge(self, errand: Errand) -> None:
         view = await self.clients.look(errand)
         if errand.claim.acked and view is not None:
-            errand.judge(view)
+            errand.judge(view, true_clocks="clock" not in self.plan.features)
         self.world.promises.raise_broken()
 
     # --- work -------------------------------------------------------------------------------
@@ -240,9 +242,7 @@ class Run:
     async def _faults(self) -> None:
         """Let faults befall the world at random times."""
         on = self.plan.features
-        kinds = [
-            name for name in ("crash", "all", "zombie", "pause", "front", "stall") if name in on
-        ]
+        kinds = [name for name in SUDDEN if name in on]
         until = FAULTS_S
         while True:
             await asyncio.sleep(0.5 + self.entropy.random() * 8)
@@ -264,6 +264,23 @@ class Run:
         outcome = ("lost", "kept")[self.entropy.randrange(2)]
         at = site.commits + 1 + self.entropy.randrange(30)
         site.crash_at[at] = (outcome, self._down_s())
+
+    def _fault_disk(self) -> None:
+        """One of the next commits is reported as failed, after the fact or before."""
+        site = self.world.sites[self._shard()]
+        outcome = ("fails, lost", "fails, kept")[self.entropy.randrange(2)]
+        at = site.commits + 1 + self.entropy.randrange(30)
+        site.crash_at[at] = (outcome, self._down_s())
+
+    def _fault_evict(self) -> None:
+        for shard in self.world.sites:
+            self.world.evict_some(shard, 0.7)
+
+    def _fault_reset(self) -> None:
+        self.world.reset_one(self._shard())
+
+    def _fault_clock(self) -> None:
+        self.world.step_clock(self._shard(), self.entropy.randrange(6_001) - 3_000)
 
     def _fault_all(self) -> None:
         self.world.crash_all(self._down_s())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from toque.runtime.errors import StoreFailed
 from toque.runtime.group_commit import Batch, Failures
 from toque.runtime.store_sqlite import SqliteStore
 from toque.runtime.writer_sqlite import Writer
@@ -14,16 +15,22 @@ class SimStore(SqliteStore):
     """Asks before each commit, and tells of each before anyone else hears of it.
 
     Attributes:
-        may_commit: False: the process has died instead.
+        fate: asked before each commit: `go`, `died` (nothing happens any more), or `fails, kept`
+            and `fails, lost` (the disk reports a failure, after or before the fact).
         has_committed: the commit is on disk.
     """
 
-    may_commit: Callable[[], bool] = staticmethod(lambda: True)
+    fate: Callable[[], str] = staticmethod(lambda: "go")
     has_committed: Callable[[], None] = staticmethod(lambda: None)
 
     def _commit_inline(self, batch: Batch) -> None:
-        if self.may_commit():
+        fate = self.fate()
+        if fate == "go":
             super()._commit_inline(batch)
+        elif fate.startswith("fails"):
+            if fate == "fails, kept":
+                self._writer.commit(batch)
+            self._break(StoreFailed("the disk failed, as the simulation decided."))
 
     def _committed(self, batch: Batch, failures: Failures) -> None:
         self.has_committed()

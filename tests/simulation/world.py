@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from toque.gatekeeper.messages import CycleRequest
 from toque.runtime import limits
 from toque.runtime.codec import unpack
 from toque.runtime.entropy import SeededEntropy
-from toque.runtime.errors import SystemFault
+from toque.runtime.errors import EntityReset, SystemFault
 from toque.runtime.ids import Placement
 from toque.runtime.simloop import LoopClock, VirtualTimeLoop
 from toque.runtime.simnet import SimNetwork
@@ -93,6 +94,7 @@ class Site:
     lives: int = 0
     commits: int = 0
     crash_at: dict[int, tuple[str, float]] = field(default_factory=dict)
+    failing: float | None = None
 
 
 @dataclass(eq=False)
@@ -168,7 +170,7 @@ class World:
         site.lives += 1
         process = SimProcess(f"{shard}.{site.lives}", self.loop, self._on_error)
         owner = build_owner(self, site, process)
-        owner.store.may_commit = lambda: self.may_commit(owner)
+        owner.store.fate = lambda: self._fate(owner)
         owner.store.has_committed = lambda: self.committed(owner)
         site.owner = owner
         self.trace.note("boot", process.name, "epoch", owner.store.epoch)
@@ -198,18 +200,23 @@ class World:
                 f"{request.souschef} called at {last_s:.3f} and {now_s:.3f}",
             )
 
-    def may_commit(self, owner: Owner) -> bool:
-        """A commit is about to be made. False: the owner crashed instead."""
+    def _fate(self, owner: Owner) -> str:
+        """What becomes of a commit that is about to be made; see `SimStore`."""
         if owner.fenced:
-            return True  # the epoch decides
+            return "go"  # the epoch decides
         site = self.sites[owner.shard]
         site.commits += 1
         fate = site.crash_at.pop(site.commits, None)
         if fate is None:
-            return True
+            return "go"
         outcome, down_s = fate
+        if outcome.startswith("fails"):
+            self.faults[f"a commit {outcome}"] += 1
+            self.trace.note("disk", owner.process.name, outcome)
+            site.failing = down_s
+            return outcome
         self.crash(owner.shard, outcome, down_s)
-        return False
+        return "died"
 
     def committed(self, owner: Owner) -> None:
         """A commit is on disk and nobody knows yet."""
@@ -289,6 +296,40 @@ class World:
             self.trace.note("kill", old.process.name)
             self.bury(old)
 
+    def evict_some(self, shard: str, chance: float) -> None:
+        """Entities that are idle leave memory, as they would after a while or under pressure."""
+        owner = self.sites[shard].owner
+        if owner is None or owner.process.paused:
+            return
+        host = owner.opened.host
+        for activation in list(host._live.values()):
+            if activation.idle and self._commit_times.random() < chance:
+                self.faults["evicted"] += 1
+                self.trace.note("evict", activation.ref)
+                owner.process.enter(partial(host.end, activation))
+
+    def reset_one(self, shard: str) -> None:
+        """An entity fails and is activated anew by the next event."""
+        owner = self.sites[shard].owner
+        if owner is None or owner.process.paused or owner.store.broken is not None:
+            return
+        host = owner.opened.host
+        live = list(host._live.values())
+        if live:
+            activation = live[self._commit_times.randrange(len(live))]
+            self.faults["reset"] += 1
+            self.trace.note("reset", activation.ref)
+            error = EntityReset("the simulation decided so")
+            owner.process.enter(partial(host.reset, activation, error))
+
+    def step_clock(self, shard: str, by_ms: int) -> None:
+        """The wall clock of the machine that the owner runs on is set."""
+        owner = self.sites[shard].owner
+        if owner is not None:
+            self.faults["clock set"] += 1
+            self.trace.note("clock", owner.process.name, by_ms)
+            owner.clock.skew_ms += by_ms
+
     def heal(self) -> None:
         """Faults end: good weather, every shard up, no zombies."""
         self.trace.note("heal")
@@ -312,9 +353,23 @@ class World:
             delay_s = self._commit_times.random()
             self.loop.call_later(delay_s, self._end_zombie, owner.shard, owner)
             return
+        site = self.sites[owner.shard]
         self.promises.hold(
-            "a store breaks only if it is fenced", False, owner.process.name, repr(error)
+            "a store breaks only if it must",
+            site.failing is not None,
+            owner.process.name,
+            repr(error),
         )
+        down_s, site.failing = site.failing or 1.0, None
+        self.loop.call_soon(self._bury_broken, owner, down_s)
+
+    def _bury_broken(self, owner: Owner, down_s: float) -> None:
+        """The process of a store that failed ends, and its shard comes back after a while."""
+        site = self.sites[owner.shard]
+        if site.owner is owner:
+            site.owner = None
+            self.bury(owner)
+            self.loop.call_later(down_s, self._come_back, owner.shard, site.lives)
 
     def commit_delay(self) -> float:
         """How long a commit takes, in seconds."""
@@ -330,9 +385,10 @@ class World:
         error = context.get("exception")
         told = f"{process.name}: {context.get('message')}: {error!r}"
         self.trace.note("error", told)
-        zombies = [owner for site in self.sites.values() for owner in site.zombies]
-        if isinstance(error, SystemFault) and any(owner.process is process for owner in zombies):
-            return  # it hears that it is fenced wherever it writes, until its process ends
+        owners = [o for site in self.sites.values() for o in (*site.zombies, site.owner) if o]
+        broken = any(o.process is process and o.store.broken is not None for o in owners)
+        if broken and isinstance(error, SystemFault):
+            return  # it hears so wherever it writes, until its process ends
         self.promises.hold("no error is lost", False, told)
 
     # --- front ends -------------------------------------------------------------------------
