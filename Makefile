@@ -57,7 +57,8 @@ campaign-recovery: $(VENV)/.ready-dev ## Kill processes at random and check what
 	@$(BIN)/python -m tests.recovery.campaign $(ARGS)
 
 campaign-simulation: $(VENV)/.ready-dev ## Simulated faults, one run a seed [SEEDS=n FIRST=k]
-	@$(BIN)/python -m tests.simulation --first $(FIRST) --seeds $(SEEDS) --jobs $(JOBS) $(ARGS)
+	@$(BIN)/python -m tests.simulation $(if $(filter 1,$(SEEDS)),--seed $(FIRST), \
+		--first $(FIRST) --seeds $(SEEDS) --jobs $(JOBS)) $(ARGS)
 
 clean: ## Remove what make has made; data under .toque stays
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
