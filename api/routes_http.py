@@ -41,6 +41,8 @@ PREFIX = "/client/v4/accounts/"
 _PREFIX = PREFIX.encode()
 _DRAINED_BYTES_MAX = 16 * limits.MIB
 """A longer body is not read to its end after a refusal: the connection is closed."""
+_WATCH_AFTER_S = 0.25
+"""How long a wait goes on before its client is watched."""
 
 
 class _ClientGone(ControlFlow):
@@ -164,7 +166,8 @@ class Routes:
         self._plane = plane
         self._tokens = tokens
         self._gauge = _Gauge()
-        self._draining: asyncio.Event = asyncio.Event()
+        self._draining = False
+        self._watches: set[_Watch] = set()
         self._by_length: dict[int, dict[tuple[str, ...], Endpoints]] = {}
         for route in ROUTES:
             paths = self._by_length.setdefault(len(route.path) + 1, {})
@@ -173,7 +176,9 @@ class Routes:
 
     def drain(self) -> None:
         """End long waits: their callers are told to ask again."""
-        self._draining.set()
+        self._draining = True
+        for watch in list(self._watches):
+            watch.give_up(_draining())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, self._gauge)
@@ -318,21 +323,62 @@ class Routes:
         self, request: Request, work: Coroutine[Any, Any, InstanceView]
     ) -> InstanceView:
         """The result of a long wait, given up when the client goes or the server drains."""
+        if self._draining:
+            work.close()
+            raise _draining()
         loop = asyncio.get_running_loop()
-        working = loop.create_task(work)
-        gone = loop.create_task(request.gone())
-        drained = loop.create_task(self._draining.wait())
+        watch = _Watch(request, loop)
+        timer = loop.call_later(_WATCH_AFTER_S, watch.start)
+        self._watches.add(watch)
         try:
-            await asyncio.wait({working, gone, drained}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            if gone.done():
-                raise _ClientGone
-            raise ShardUnavailable("the server is shutting down; ask again.")
+            return await work
+        except asyncio.CancelledError:
+            if watch.reason is None:
+                raise
+            watch.task.uncancel()
+            raise watch.reason from None
         finally:
-            for task in (working, gone, drained):
-                task.cancel()
-            await asyncio.gather(working, gone, drained, return_exceptions=True)
+            timer.cancel()
+            watch.stop()
+            self._watches.discard(watch)
+
+
+class _Watch:
+    """Ends a request's wait from outside. It is the current task's, made within it."""
+
+    __slots__ = ("_loop", "_request", "_watching", "reason", "task")
+
+    def __init__(self, request: Request, loop: asyncio.AbstractEventLoop) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # requests are tasks
+        self.task: asyncio.Task[Any] = task
+        self.reason: BaseException | None = None
+        self._request = request
+        self._loop = loop
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look out for the client's leaving (short waits end before that costs anything)."""
+        self._watching = self._loop.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        await self._request.gone()
+        self.give_up(_ClientGone())
+
+    def give_up(self, reason: BaseException) -> None:
+        """End the wait; its request raises `reason`."""
+        if self.reason is None:
+            self.reason = reason
+            self.task.cancel()
+
+    def stop(self) -> None:
+        """Look out no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+
+
+def _draining() -> ShardUnavailable:
+    return ShardUnavailable("the server is shutting down; ask again.")
 
 
 def _match(path: tuple[str, ...], parts: list[bytes]) -> list[str] | None:

@@ -355,7 +355,7 @@ async def test_a_client_that_leaves_ends_its_wait(plane: Any) -> None:
         )
         while plane.router.calls["wait"] == 0:
             await asyncio.sleep(0)
-        waiting = [t for t in asyncio.all_tasks() if "get_instance" in repr(t.get_coro())]
+        waiting = [t for t in asyncio.all_tasks() if "_answer" in repr(t.get_coro())]
         assert len(waiting) == 1
         writer.close()
         await asyncio.wait(waiting, timeout=5)
