@@ -1,7 +1,7 @@
 """The Engine: the entity that *is* one workflow instance, and the only truth on it.
 
-A thin shell around `replay.Execution`: it loads and writes rows, starts bodies, keeps the alarm,
-and tells its SousChef how things stand. Invariants:
+Here is what others may ask of it: front ends, the SousChef, its host and the reporter; how it
+lives is in `life`. Invariants:
 
 * A body starts only after the commit of every record that led to it, its own attempt included.
 * `run` executes only in a status that holds a slot; a grant is taken only for the current run
@@ -11,81 +11,42 @@ and tells its SousChef how things stand. Invariants:
   is never later than the next timer: no instance depends on memory to go on.
 
 A crash loses only what was not committed: `resume_keys` gives what was running, and replay goes
-on from the records. Every event ends with `_flush`, which writes first and only then asks to be
-called when that is durable.
+on from the records.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
-from datetime import UTC, datetime
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..runtime import limits
-from ..runtime.codec import check_json, encode_json
-from ..runtime.entity import AlarmInfo, Context, DurableObject
-from ..runtime.errors import (
-    InstanceAlreadyExists,
-    InstanceFinished,
-    InstanceNotFound,
-    Overloaded,
-    WorkflowLoadError,
-)
-from ..runtime.ids import check_event_type, check_instance_id, split_engine_key, stable_hash
+from ..runtime.codec import check_json
+from ..runtime.entity import AlarmInfo
+from ..runtime.errors import InstanceAlreadyExists, InstanceFinished, Overloaded
+from ..runtime.ids import check_event_type, check_instance_id
 from ..runtime.store import Store
 from ..runtime.tables import Query, Table
-from .bodies import Bodies, Starts
-from .env import EngineEnv
-from .failures import EventsBufferFull, RecordedError, WorkflowStuck, record_of
-from .journal import (
-    EVENTS,
-    FORMAT_VERSION,
-    INSTANCES,
-    PAYLOADS,
-    REQUESTS,
-    STEPS,
-    Instance,
-    Journal,
-)
-from .ports import ENGINE_KIND, StatusReport
-from .present import instance_view, step_views
-from .replay import Claim, Execution
-from .rows import InstanceRows
-from .status import FINISHED, HOLDS_SLOT, SLOT_STATES, Event, move
-from .step import WorkflowStep
-from .views import CreateRequest, InstanceView, StepView
-from .workflow import WorkflowDefinition
+from .failures import EventsBufferFull
+from .journal import EVENTS, FORMAT_VERSION, INSTANCES, PAYLOADS, REQUESTS, STEPS, Instance
+from .life import InstanceLife, whole
+from .ports import ENGINE_KIND
+from .present import step_views
+from .status import FINISHED, HOLDS_SLOT, move
+from .views import CreateRequest, InstanceView
 
-_log = logging.getLogger("toque.engines")
 _ACTIVE = Query("active instances", "SELECT entity FROM instances WHERE active = 1")
 
 
-class Engine(DurableObject):
+class Engine(InstanceLife):
     """See the module's description."""
 
     KIND = ENGINE_KIND
     TABLES: ClassVar[tuple[Table, ...]] = (INSTANCES, STEPS, PAYLOADS, EVENTS, REQUESTS)
 
-    env: EngineEnv
-
-    def __init__(self, ctx: Context, env: EngineEnv) -> None:
-        super().__init__(ctx, env)
-        self._rows = InstanceRows(ctx)
-        self._instance = self._rows.load()
-        self._execution: Execution | None = None
-        self._bodies: Bodies | None = None
-        self._due_timer: asyncio.TimerHandle | None = None
-        self._waiters: dict[asyncio.Future[InstanceView], asyncio.TimerHandle] = {}
-        self._confirmed_seq = 0
-        self._is_changed = False
-        self._must_report = False
-        self._starts: Starts = []
-
     # --- what front ends call ---------------------------------------------------------------
 
+    @whole
     def create(self, request: CreateRequest) -> InstanceView | asyncio.Future[InstanceView]:
         """Make the instance; see `CreateRequest`."""
         instance = self._instance
@@ -141,6 +102,7 @@ class Engine(DurableObject):
         )
         return future
 
+    @whole
     def send_event(self, event_type: str, payload: bytes, request_id: str) -> int:
         """Take an event, for a wait that is there or will come. Gives the time it was taken."""
         instance = self._existing()
@@ -175,6 +137,7 @@ class Engine(DurableObject):
         self._flush()
         return now_ms
 
+    @whole
     def terminate(self, request_id: str) -> InstanceView:
         """End the instance at once; bodies in flight are cancelled, their results refused."""
         self._existing()
@@ -187,6 +150,7 @@ class Engine(DurableObject):
 
     # --- what the SousChef calls, through EngineShard ---------------------------------------
 
+    @whole
     def grant(self, run_id: str, turn: int) -> bool:
         """A slot. False: it is not wanted (any more), and free again."""
         instance = self._instance
@@ -209,6 +173,7 @@ class Engine(DurableObject):
         self._flush()
         return True
 
+    @whole
     def poke(self) -> bool:
         """Look at the timers and report anew. False: there is no such instance."""
         if self._instance is None:
@@ -222,6 +187,7 @@ class Engine(DurableObject):
 
     # --- what the host and the reporter call ------------------------------------------------
 
+    @whole
     def alarm(self, info: AlarmInfo) -> None:
         """The next timer is due, or a report was not confirmed in time."""
         instance = self._instance
@@ -245,7 +211,7 @@ class Engine(DurableObject):
             return False
         self._confirmed_seq = seq
         if instance.status in FINISHED:
-            self.ctx.delete_alarm()
+            self._tidy_alarm(0)
             self.ctx.evict()
             return False
         return instance.status != "running"
@@ -255,15 +221,14 @@ class Engine(DurableObject):
         instance = self._instance
         if instance is None or instance.run_id != run_id or instance.report_seq != seq:
             return
-        if instance.status == "queued":
-            self.ctx.delete_alarm()
-        elif instance.status == "waiting":
-            self.ctx.set_alarm(instance.wake_ms)
+        if instance.status in ("queued", "waiting"):
+            self._tidy_alarm(instance.wake_ms)
 
     @classmethod
     def resume_keys(cls, store: Store) -> Iterable[str]:
         return [row[0] for row in store.query_now(_ACTIVE)]
 
+    @whole
     def on_resume(self) -> None:
         self._keep_running()
         self._flush()
@@ -273,321 +238,3 @@ class Engine(DurableObject):
         for timer in self._waiters.values():
             timer.cancel()
         self._waiters.clear()
-
-    # --- running ----------------------------------------------------------------------------
-
-    def _keep_running(self) -> None:
-        """Take up what holds a slot but is not in memory: after a crash, or a reset."""
-        instance = self._instance
-        if (
-            instance is not None
-            and instance.status in HOLDS_SLOT
-            and self._execution is None
-            and self._due_timer is None
-        ):
-            self._go_on(self.ctx.clock.now_ms())
-
-    def _go_on(self, now_ms: int, *, is_first: bool = False) -> None:
-        """Run `run`, from where it waits or, if it is not in memory, by replay."""
-        self.ctx.keep_active()
-        execution = self._execution
-        if execution is not None:
-            execution.tick(now_ms)
-        else:
-            try:
-                self._begin(self._definition(), now_ms, is_first=is_first)
-            except WorkflowLoadError as error:
-                _log.error("instance %s can't go on: %s", self.ctx.ref.key, error)
-                self._due_timer = self.env.loop.call_later(
-                    limits.CODE_RETRY_MS / 1_000, self._retry_code
-                )
-                return
-        self._after_turn(now_ms)
-
-    def _definition(self) -> WorkflowDefinition:
-        instance = self._existing()
-        account = split_engine_key(self.ctx.ref.key)[0]
-        definition = self.env.code_host.definition(account, instance.workflow, instance.code_hash)
-        if definition.code_hash != instance.code_hash and not instance.code_changed:
-            instance.code_changed = self._is_changed = True
-            _log.warning(
-                "instance %s of workflow %s began with code %.12s and goes on with %.12s",
-                self.ctx.ref.key,
-                instance.workflow,
-                instance.code_hash,
-                definition.code_hash,
-            )
-        return definition
-
-    def _begin(self, definition: WorkflowDefinition, now_ms: int, *, is_first: bool) -> None:
-        instance = self._existing()
-        execution = Execution(
-            Journal() if is_first else Journal.of(self._rows.records()),
-            stable_hash(instance.run_id),
-            f"workflow {instance.workflow!r}",
-            self._rows.event_payload,
-        )
-        self._execution = execution
-        self._bodies = Bodies(self.env, partial(self._attempt_ended, execution))
-        if instance.events_buffered:
-            for event in self._rows.events():
-                execution.buffer_event(*event)
-        try:
-            coro = definition.start(
-                self._rows.payload("params", instance.params),
-                datetime.fromtimestamp(instance.created_ms / 1_000, UTC),
-                self._id(),
-                WorkflowStep(execution),
-            )
-        except BaseException as error:  # the author's constructor, or params of another type
-            execution.fail(record_of(error))
-        else:
-            execution.begin(coro, instance.started_ms or now_ms, now_ms)
-
-    def _retry_code(self) -> None:
-        self._due_timer = None
-        self._keep_running()
-        self._flush()
-
-    def _after_turn(self, now_ms: int) -> None:
-        """Write what a turn of `run` brought, and see to what follows from it."""
-        execution, instance, bodies = self._execution, self._existing(), self._bodies
-        assert execution is not None
-        assert bodies is not None
-        for record in execution.dirty.values():
-            self._rows.put_record(record)
-        execution.dirty.clear()
-        for ordinal in execution.stops:
-            bodies.stop(ordinal)
-        execution.stops.clear()
-        if execution.consumed:
-            for seq in execution.consumed:
-                self._rows.delete_event(seq)
-            instance.events_buffered -= len(execution.consumed)
-            execution.consumed.clear()
-            self._is_changed = True
-        instance.step_count = execution.journal.shown
-        starts, execution.starts = execution.starts, []
-        outcome = execution.outcome
-        if outcome is not None:
-            event: Event = "complete" if outcome.error is None else "fail"
-            self._finish(now_ms, event, outcome.output, outcome.error)
-        elif not execution.in_flight:
-            self._park(execution, now_ms)
-        else:
-            self._starts += starts
-            self._arm(execution.next_due_ms(), now_ms)
-
-    def _flush(self) -> None:
-        """Write the instance's row; when all is durable, report and start bodies."""
-        instance = self._instance
-        if instance is None:
-            return
-        if self._is_changed:
-            self._is_changed = False
-            self._rows.save(instance)
-        report = None
-        if self._must_report:
-            self._must_report = False
-            report = self._status_report(instance)
-        starts = self._starts
-        if starts:
-            self._starts = []
-        elif report is None:
-            return
-        self.ctx.when_durable(partial(self._committed, report, self._bodies, starts))
-
-    def _committed(
-        self, report: StatusReport | None, bodies: Bodies | None, starts: Starts
-    ) -> None:
-        if report is not None:
-            account, workflow_uuid, _ = split_engine_key(report.key)
-            number = self._existing().souschef
-            self.env.reporter.add(f"{account}/{workflow_uuid}/{number}", report)
-        if bodies is not None:
-            bodies.start(starts)
-
-    def _attempt_ended(
-        self,
-        execution: Execution,
-        claim: Claim,
-        number: int,
-        error: RecordedError | None,
-        value: Any,
-    ) -> None:
-        if self._execution is not execution:
-            return
-        record = claim.record
-        now_ms = self.ctx.clock.now_ms()
-        result = None
-        if error is None:
-            workflow = self._existing().workflow
-            try:
-                result = encode_json(
-                    value, f"the result of step {record.public_name!r} of workflow {workflow!r}"
-                )
-            except Exception as unfit:  # no other attempt would do better: the instance ends
-                execution.refuse_result(claim, record_of(unfit), now_ms)
-                self._after_turn(now_ms)
-                self._flush()
-                return
-        fenced = not self.env.faults.unfenced_attempts
-        if execution.body_done(claim, number, error, result, now_ms, fenced):
-            self._after_turn(now_ms)
-            self._flush()
-
-    def _arm(self, due_ms: int, now_ms: int) -> None:
-        """While bodies are in flight a timer in memory is enough: a crash replays anyway."""
-        if self._due_timer is not None:
-            self._due_timer.cancel()
-            self._due_timer = None
-        if due_ms:
-            delay_ms = max(0, due_ms - now_ms)
-            self._due_timer = self.env.loop.call_later(delay_ms / 1_000, self._fall_due)
-
-    def _fall_due(self) -> None:
-        self._due_timer = None
-        if self._execution is not None:
-            now_ms = self.ctx.clock.now_ms()
-            self._execution.tick(now_ms)
-            self._after_turn(now_ms)
-            self._flush()
-
-    # --- changes of status ------------------------------------------------------------------
-
-    def _park(self, execution: Execution, now_ms: int) -> None:
-        """Nothing is in flight: give the slot up until the next timer or event."""
-        instance = self._existing()
-        due_ms = execution.next_due_ms()
-        if not due_ms:
-            error = WorkflowStuck(
-                "run() waits for something that nothing can bring about: no step, sleep or event "
-                "wait is left. Is there a future that nobody completes, or a lock held twice?"
-            )
-            self._finish(now_ms, "fail", None, record_of(error))
-            return
-        instance.status = move(instance.status, "park")
-        instance.wake_ms = due_ms
-        instance.awaited = execution.awaited_types()
-        self._changed(now_ms)
-        self._alarm_by(due_ms)
-        self._arm(0, now_ms)
-        self.ctx.may_evict()
-
-    def _wake_if_due(self, now_ms: int) -> bool:
-        instance = self._existing()
-        if instance.status != "waiting" or now_ms < instance.wake_ms:
-            return False
-        self._wake(now_ms)
-        return True
-
-    def _wake(self, now_ms: int) -> None:
-        """Ask for a slot again; what has come is delivered once it is granted."""
-        instance = self._existing()
-        instance.status = move(instance.status, "wake")
-        instance.turn += 1
-        instance.awakened = True
-        instance.queued_ms = now_ms
-        instance.wake_ms = 0
-        self._changed(now_ms)
-
-    def _finish(
-        self, now_ms: int, event: Event, output: bytes | None, error: RecordedError | None
-    ) -> None:
-        instance = self._existing()
-        instance.status = move(instance.status, event)
-        instance.ended_ms = now_ms
-        instance.wake_ms = 0
-        instance.awaited = ()
-        instance.error = error
-        if output is not None:
-            instance.output = self._rows.keep_payload("output", output)
-        self._changed(now_ms)
-        self._drop_run()
-        for waiter in list(self._waiters):
-            self._answer_waiter(waiter)
-        self.ctx.may_evict()
-
-    def _changed(self, now_ms: int) -> None:
-        """The status has changed: write it, and report it until the SousChef confirms."""
-        instance = self._existing()
-        instance.modified_ms = now_ms
-        instance.report_seq += 1
-        self._is_changed = self._must_report = True
-        if not self.env.faults.no_announce_alarm:
-            self._alarm_by(now_ms + limits.ANNOUNCE_ALARM_MS)
-
-    def _alarm_by(self, due_ms: int) -> None:
-        """See that the alarm is no later than that.
-
-        An earlier one is left alone, which saves a write: when it fires it looks, and sets
-        itself anew.
-        """
-        known_ms = self.ctx.alarm_due_ms()
-        if known_ms is None or known_ms > due_ms:
-            self.ctx.set_alarm(due_ms)
-
-    def _drop_run(self) -> None:
-        if self._due_timer is not None:
-            self._due_timer.cancel()
-            self._due_timer = None
-        if self._bodies is not None:
-            self._bodies.close()
-            self._bodies = None
-        if self._execution is not None:
-            self._execution.close()
-            self._execution = None
-        self._starts = []
-
-    # --- small parts ------------------------------------------------------------------------
-
-    def _existing(self) -> Instance:
-        if self._instance is None:
-            self.ctx.evict()
-            raise InstanceNotFound(f"there is no instance {self._id()!r}.")
-        return self._instance
-
-    def _id(self) -> str:
-        return split_engine_key(self.ctx.ref.key)[2]
-
-    def _keep_answer(self, request_id: str, answer: int) -> None:
-        if request_id:
-            instance = self._existing()
-            instance.request_seq += 1
-            self._is_changed = True
-            self._rows.keep_answer(request_id, instance.request_seq, answer)
-
-    def _status_report(self, instance: Instance) -> StatusReport:
-        is_queued = instance.status == "queued"
-        return StatusReport(
-            self.ctx.ref.key,
-            instance.run_id,
-            instance.report_seq,
-            SLOT_STATES[instance.status],
-            instance.turn,
-            instance.awakened,
-            instance.queued_ms if is_queued else instance.modified_ms,
-            instance.wake_ms,
-            instance.status,
-            self.env.shard,
-        )
-
-    def _view(self, steps: list[StepView] | None = None) -> InstanceView:
-        instance = self._existing()
-        _, workflow_uuid, instance_id = split_engine_key(self.ctx.ref.key)
-        is_complete = instance.status == "complete"
-        return instance_view(
-            instance,
-            instance_id,
-            workflow_uuid,
-            self._rows.payload("params", instance.params),
-            self._rows.payload("output", instance.output) if is_complete else None,
-            steps or [],
-        )
-
-    def _answer_waiter(self, future: asyncio.Future[InstanceView]) -> None:
-        timer = self._waiters.pop(future, None)
-        if timer is not None:
-            timer.cancel()
-        if not future.done():
-            future.set_result(self._view())

@@ -1,6 +1,7 @@
-"""One instance's rows: read whole, written one by one.
+"""One instance's rows: gathered during an event, written together at its end.
 
-Used by its Engine only. What is written here is durable after the Engine's next commit.
+Used by its Engine only. `flush` writes all or, if the store's open batch has no room, nothing: a
+commit that held half a turn could not be replayed. Reads see what is gathered.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from typing import Any
 
 from ..runtime.codec import NULL
 from ..runtime.entity import Context
+from ..runtime.errors import Overloaded
 from ..runtime.ids import split_engine_key
 from ..runtime.limits import INLINE_PAYLOAD_BYTES_MAX, REQUEST_IDS_KEPT_MAX, SCAN_ROWS_MAX
-from ..runtime.tables import Row, Table
+from ..runtime.store import Store
+from ..runtime.tables import Key, Row, Table
 from .journal import (
     EVENTS,
     INSTANCES,
@@ -30,24 +33,66 @@ class InstanceRows:
 
     Args:
         ctx: the Engine's context.
+        store: the shard's store.
     """
 
-    __slots__ = ("_ctx", "_key", "_request_ids", "_workflow_uuid")
+    __slots__ = ("_ctx", "_gathered", "_key", "_request_ids", "_store", "_workflow_uuid")
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, store: Store) -> None:
         self._ctx = ctx
+        self._store = store
+        self._gathered: dict[tuple[str, Key], tuple[Table, Row | None]] = {}
         self._key = ctx.ref.key
         self._workflow_uuid = split_engine_key(self._key)[1]
         self._request_ids: deque[str] | None = None
 
+    def flush(self) -> None:
+        """Write what was gathered.
+
+        Raises:
+            Overloaded: the open batch has no room; nothing was written, and all is forgotten.
+        """
+        gathered = self._gathered
+        if not gathered:
+            return
+        self._gathered = {}
+        size = sum(
+            len(value)
+            for _, row in gathered.values()
+            for value in row or ()
+            if value.__class__ is bytes or value.__class__ is str
+        )
+        if not self._store.has_room(len(gathered), size):
+            raise Overloaded("the shard's store is behind: its next batch is full.")
+        for (_, key), (table, row) in gathered.items():
+            if row is None:
+                self._ctx.delete(table, key)
+            else:
+                self._ctx.put(table, row)
+
+    def forget(self) -> None:
+        """Drop what was gathered."""
+        self._gathered.clear()
+        self._request_ids = None
+
+    def _put(self, table: Table, row: Row) -> None:
+        self._gathered[table.name, row[: table.key_size]] = table, row
+
+    def _delete(self, table: Table, key: Key) -> None:
+        self._gathered[table.name, key] = table, None
+
+    def _get(self, table: Table, key: Key) -> Row | None:
+        gathered = self._gathered.get((table.name, key))
+        return self._ctx.get(table, key) if gathered is None else gathered[1]
+
     def load(self) -> Instance | None:
         """The instance, if there is one."""
-        row = self._ctx.get(INSTANCES, (self._key,))
+        row = self._get(INSTANCES, (self._key,))
         return None if row is None else Instance.from_row(row)
 
     def save(self, instance: Instance) -> None:
         """Write the instance's row."""
-        self._ctx.put(INSTANCES, instance.row(self._key, self._workflow_uuid))
+        self._put(INSTANCES, instance.row(self._key, self._workflow_uuid))
 
     # --- records ----------------------------------------------------------------------------
 
@@ -57,7 +102,7 @@ class InstanceRows:
 
     def put_record(self, record: Record) -> None:
         """Write a record's row."""
-        self._ctx.put(STEPS, record.row(self._key))
+        self._put(STEPS, record.row(self._key))
 
     # --- payloads ---------------------------------------------------------------------------
 
@@ -65,29 +110,29 @@ class InstanceRows:
         """The payload if it may live in the instance's own row; else it gets one of its own."""
         if len(body) <= INLINE_PAYLOAD_BYTES_MAX:
             return body
-        self._ctx.put(PAYLOADS, (self._key, what, body))
+        self._put(PAYLOADS, (self._key, what, body))
         return None
 
     def payload(self, what: str, inline: bytes | None) -> bytes:
         """What `keep_payload` kept."""
         if inline is not None:
             return inline
-        row = self._ctx.get(PAYLOADS, (self._key, what))
+        row = self._get(PAYLOADS, (self._key, what))
         return NULL if row is None else row[2]
 
     # --- events -----------------------------------------------------------------------------
 
     def put_event(self, seq: int, event_type: str, at_ms: int, payload: bytes) -> None:
         """Buffer an event."""
-        self._ctx.put(EVENTS, (self._key, seq, event_type, at_ms, payload))
+        self._put(EVENTS, (self._key, seq, event_type, at_ms, payload))
 
     def delete_event(self, seq: int) -> None:
         """An event has been consumed."""
-        self._ctx.delete(EVENTS, (self._key, seq))
+        self._delete(EVENTS, (self._key, seq))
 
     def event_payload(self, seq: int) -> bytes:
         """A buffered event's payload."""
-        row = self._ctx.get(EVENTS, (self._key, seq))
+        row = self._get(EVENTS, (self._key, seq))
         return NULL if row is None else row[4]
 
     def events(self) -> list[tuple[int, str, int]]:
@@ -98,7 +143,7 @@ class InstanceRows:
 
     def answer_of(self, request_id: str) -> int | None:
         """The answer that a request got before."""
-        row = self._ctx.get(REQUESTS, (self._key, request_id)) if request_id else None
+        row = self._get(REQUESTS, (self._key, request_id)) if request_id else None
         return None if row is None else row[3]
 
     def keep_answer(self, request_id: str, seq: int, answer: int) -> None:
@@ -106,10 +151,10 @@ class InstanceRows:
         if self._request_ids is None:
             rows = sorted(self._all(REQUESTS), key=lambda row: row[2])
             self._request_ids = deque(row[1] for row in rows)
-        self._ctx.put(REQUESTS, (self._key, request_id, seq, answer))
+        self._put(REQUESTS, (self._key, request_id, seq, answer))
         self._request_ids.append(request_id)
         if len(self._request_ids) > REQUEST_IDS_KEPT_MAX:
-            self._ctx.delete(REQUESTS, (self._key, self._request_ids.popleft()))
+            self._delete(REQUESTS, (self._key, self._request_ids.popleft()))
 
     def _all(self, table: Table) -> list[Any]:
         rows: list[Row] = []

@@ -232,6 +232,13 @@ class GroupCommit:
             shape.check_whole(key)
         return self._write(owner, shape, key, None, ROW_OVERHEAD_BYTES)
 
+    def has_room(self, rows: int, size: int) -> bool:
+        """See `Store.has_room`."""
+        batch = self._open
+        return batch.rows + rows <= self._rows_max and (
+            batch.bytes + size + rows * ROW_OVERHEAD_BYTES <= self._bytes_max
+        )
+
     def _write(self, owner: Hashable, shape: Shape, key: Key, row: Row | None, size: int) -> int:
         if self.broken is not None:
             raise self.broken

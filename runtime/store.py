@@ -53,6 +53,13 @@ class Store(Protocol):
     def delete(self, owner: object, table: Table, key: Key) -> int:
         """Delete by whole key (absent is fine); returns the number of its batch."""
 
+    def has_room(self, rows: int, size: int) -> bool:
+        """Whether the open batch takes so many more rows, and bytes of values in all.
+
+        For writes that may not be done by half: without room `put` and `delete` raise
+        `Overloaded`, wherever that is.
+        """
+
     def get(self, table: Table, key: Key) -> Row | None:
         """The row with that key, pending writes included. A point read; takes microseconds."""
 

@@ -164,6 +164,9 @@ class SqliteStore:
     def delete(self, owner: Hashable, table: Table, key: Key) -> int:
         return self._group.delete(owner, table, key)
 
+    def has_room(self, rows: int, size: int) -> bool:
+        return self._group.has_room(rows, size)
+
     def when_durable(self, seq: int, callback: Durable, owner: object = None) -> None:
         self._group.when_durable(seq, callback, owner)
 

@@ -206,3 +206,23 @@ async def test_what_was_created_but_not_answered_may_be_asked_for_again(tmp_path
         assert rig.crashes == 1
         await rig.create("everything")
         assert len(rig.rows("instances")) == 1
+
+
+@pytest.mark.parametrize("rows_max", [0, 1, 2, 3])
+async def test_a_full_batch_of_the_store_only_delays_it(
+    tmp_path: Path, rows_max: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    everything = Everything()
+    async with rigged(tmp_path) as rig:
+        group = rig.store._group
+        roomy = group._rows_max
+
+        def toggle(times: int) -> None:
+            group._rows_max = roomy if group._rows_max == rows_max else rows_max
+            if times:
+                rig.loop.call_later(0.4, toggle, times - 1)
+
+        await rig.create_call(everything.entry())
+        rig.loop.call_later(0.003, toggle, 9)
+        await play_once(rig, everything)
+    assert "starts over" in caplog.text
