@@ -54,15 +54,12 @@ class ControlPlaneApp(FastAPI):
         return self.openapi_schema
 
 
-def make_app(
-    plane: ControlPlane, *, tokens: TokenBook, account: str, version: str
-) -> ControlPlaneApp:
+def make_app(plane: ControlPlane, *, tokens: TokenBook, version: str) -> ControlPlaneApp:
     """The application over a control plane.
 
     Args:
         plane: the operations.
         tokens: bearer tokens.
-        account: readiness is asked in its name.
         version: shown in the OpenAPI document.
     """
     app = ControlPlaneApp(title="toque", version=version, docs_url=None, redoc_url=None)
@@ -73,7 +70,7 @@ def make_app(
         return JSONResponse({"status": "ok"})
 
     async def readyz() -> Response:
-        shards = await plane.ready(account)
+        shards = await plane.ready()
         ready = all(shards.values())
         body = {"status": "ready" if ready else "not ready", "shards": shards}
         headers = None if ready else {"retry-after": "1"}

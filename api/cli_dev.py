@@ -115,7 +115,6 @@ async def _serve(options: DevOptions) -> None:
         app = make_app(
             runtime.control_plane,
             tokens=TokenBook({token: ACCOUNT_DEFAULT}),
-            account=ACCOUNT_DEFAULT,
             version=version("toque"),
         )
         async with HttpServer(app, SystemClock(), port=options.port) as server:

@@ -96,7 +96,7 @@ class EmbeddedBackend:
         )
         uuid = found.workflow.uuid
         lines = [shapes.listed(row, uuid) for row in found.page.rows]
-        return LinePage(_seen(_lines, lines), found.page.cursor)
+        return LinePage(_seen(_lines, lines), found.cursor)
 
     async def statistics(self) -> dict[str, dict[str, Any]]:
         return await self._plane.statistics()

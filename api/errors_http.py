@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 from ..runtime import limits
-from ..runtime.errors import MethodNotAllowed, Overloaded, SystemFault, ToqueError, Unauthorized
+from ..runtime.errors import MethodNotAllowed, SystemFault, ToqueError, Unauthorized
 
 log = logging.getLogger("toque.api")
 JSON = (b"content-type", b"application/json")
@@ -48,6 +48,6 @@ def answer_of(error: BaseException) -> tuple[int, Headers, bytes]:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", ", ".join(error.data.get("allowed", [])).encode()))
-    if isinstance(error, SystemFault) and not isinstance(error, Overloaded):
-        log.warning("a request failed: %s: %s", error.code, error)
+    if isinstance(error, SystemFault):
+        log.debug("a request failed: %s: %s", error.code, error)  # weather comes in floods
     return error.status, headers, envelope(error.number, str(error), error.code, error.data)

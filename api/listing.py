@@ -83,12 +83,29 @@ class ListQuery(msgspec.Struct, frozen=True):
 
 
 class InstancePage(msgspec.Struct, frozen=True):
-    """A page of a list. `cursor` is None at the end."""
+    """A page of a list.
+
+    Attributes:
+        rows: its rows.
+        page, per_page: which page it is.
+        more: whether rows follow.
+        total: how many the list had when its first page was made; None if this is the first.
+        scope: what a cursor of this list is bound to.
+    """
 
     rows: list[IndexRow]
     page: int
     per_page: int
-    cursor: str | None
+    more: bool
+    total: int | None
+    scope: bytes
+
+    def cursor(self, total: int) -> str | None:
+        """The cursor to the next page; None at the end."""
+        if not self.more:
+            return None
+        last = self.rows[-1]
+        return encode_cursor(self.scope, (last.created_ms, last.id), self.page + 1, total)
 
 
 class _Cursor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -97,26 +114,26 @@ class _Cursor(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
     created_ms: int
     id: str
     page: int
+    total: int
 
 
 _cursor_decoder = msgspec.msgpack.Decoder(_Cursor)
 
 
-def _seal(scope: bytes, created_ms: int, instance_id: str, page: int) -> bytes:
-    content = pack((scope, created_ms, instance_id, page))
+def _seal(scope: bytes, created_ms: int, instance_id: str, page: int, total: int) -> bytes:
+    content = pack((scope, created_ms, instance_id, page, total))
     return blake2b(content, digest_size=12, person=b"toque-cursor").digest()
 
 
-def encode_cursor(scope: bytes, position: Position, page: int) -> str:
+def encode_cursor(scope: bytes, position: Position, page: int, total: int) -> str:
     """An opaque cursor to what follows `position`; it is the start of page `page`."""
-    created_ms, instance_id = position
-    seal = _seal(scope, created_ms, instance_id, page)
-    raw = pack(_Cursor(_CURSOR_VERSION, seal, created_ms, instance_id, page))
+    fields = (*position, page, total)
+    raw = pack((_CURSOR_VERSION, _seal(scope, *fields), *fields))
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def decode_cursor(scope: bytes, text: str) -> tuple[Position, int]:
-    """`(position, page)` of a cursor of this very list, or `InvalidArgument`."""
+def decode_cursor(scope: bytes, text: str) -> tuple[Position, int, int]:
+    """`(position, page, total)` of a cursor of this very list, or `InvalidArgument`."""
     refused = InvalidArgument(
         "cursor is not valid for this list; use result_info.cursor of a page of the same "
         "workflow, filters and direction, or leave it out to start again."
@@ -128,11 +145,11 @@ def decode_cursor(scope: bytes, text: str) -> tuple[Position, int]:
         cursor = _cursor_decoder.decode(raw)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         raise refused from None
-    expected = _seal(scope, cursor.created_ms, cursor.id, cursor.page)
+    expected = _seal(scope, cursor.created_ms, cursor.id, cursor.page, cursor.total)
     if cursor.version != _CURSOR_VERSION or cursor.seal != expected or cursor.page < 2:
         raise refused
     check_instance_id(cursor.id)
-    return (cursor.created_ms, cursor.id), cursor.page
+    return (cursor.created_ms, cursor.id), cursor.page, cursor.total
 
 
 class _Positions:
@@ -185,9 +202,10 @@ class Lister:
             query.until_ms,
         )
         after: Position | None = None
+        total: int | None = None
         at = 1
         if query.cursor:
-            after, at = decode_cursor(scope, query.cursor)
+            after, at, total = decode_cursor(scope, query.cursor)
         wanted = at + (query.page or 1) - 1
         walk = pack((scope, query.per_page, query.cursor))
         if wanted > at:
@@ -195,18 +213,14 @@ class Lister:
             if known is None:
                 known = await self._walk(deadline, base, after, (wanted - at) * query.per_page)
                 if known is None:
-                    return InstancePage([], wanted, query.per_page, None)
+                    return InstancePage([], wanted, query.per_page, False, total, scope)
             after = known
         rows = await self._merged(deadline, base, after, query.per_page + 1)
         more = len(rows) > query.per_page
         del rows[query.per_page :]
-        cursor = None
         if rows:
-            end = (rows[-1].created_ms, rows[-1].id)
-            self._positions.note(walk, wanted, end, now)
-            if more:
-                cursor = encode_cursor(scope, end, wanted + 1)
-        return InstancePage(rows, wanted, query.per_page, cursor)
+            self._positions.note(walk, wanted, (rows[-1].created_ms, rows[-1].id), now)
+        return InstancePage(rows, wanted, query.per_page, more, total, scope)
 
     async def _walk(
         self, deadline: float, base: PageRequest, after: Position | None, rows_left: int

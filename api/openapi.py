@@ -390,8 +390,16 @@ def _health_paths() -> Json:
         }
         return {"get": operation}
 
+    shards = one(
+        "shards",
+        "Counters of each shard that answers.",
+        {"d0": {"epoch": 1, "commits": 120}},
+        {"401": _failures()["401"]},
+    )
+    del shards["get"]["security"]  # not open
     not_ready = {"503": {"description": "Some shard does not answer; see Retry-After."}}
     return {
+        "/toque/v1/shards": shards,
         "/healthz": one("healthz", "Whether the process serves.", {"status": "ok"}, {}),
         "/readyz": one(
             "readyz",

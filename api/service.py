@@ -21,7 +21,7 @@ import msgspec
 
 from ..engines.ports import ENGINE_KIND, ENGINE_SHARD_KIND
 from ..engines.views import CreateRequest, InstanceView
-from ..gatekeeper.messages import ACCOUNT_KIND, AccountSnapshot, WorkflowRecord
+from ..gatekeeper.messages import WorkflowRecord
 from ..runtime import limits
 from ..runtime.clock import Clock
 from ..runtime.codec import NULL, check_json
@@ -71,11 +71,20 @@ class WorkflowInfo(msgspec.Struct, frozen=True):
 
 
 class InstanceList(msgspec.Struct, frozen=True):
-    """A page of a workflow's instances. `total` is a lower bound where dates filter."""
+    """A page of a workflow's instances.
+
+    Attributes:
+        workflow: whose.
+        page: the rows.
+        total: how many there are: a lower bound where dates filter or counting stopped at its
+            bound; the first page's, where a cursor led here.
+        cursor: to the next page; None at the end.
+    """
 
     workflow: WorkflowRecord
     page: InstancePage
     total: int
+    cursor: str | None
 
 
 class ControlPlane:
@@ -260,16 +269,17 @@ class ControlPlane:
         query.check()
         record = await self._workflow(account, workflow)
         page = await self._lister.page(account, record.uuid, query)
-        shown = (page.page - 1) * page.per_page + len(page.rows)
-        if not page.rows and page.page > 1:
-            shown = 0
-        if query.since_ms is None and query.until_ms is None:
-            counts = await self._counts(account, record.uuid, self._caller.deadline())
-            wanted = query.statuses or STATUSES
-            shown = max(shown, sum(counts.get(status, 0) for status in set(wanted)))
-        elif page.cursor is not None:
-            shown += 1
-        return InstanceList(record, page, shown)
+        total = await self._total(account, record.uuid, query, page)
+        return InstanceList(record, page, total, page.cursor(total))
+
+    async def _total(self, account: str, uuid: str, query: ListQuery, page: InstancePage) -> int:
+        shown = (page.page - 1) * page.per_page + len(page.rows) + page.more if page.rows else 0
+        if page.total is not None:
+            return max(shown, page.total)
+        if query.since_ms is not None or query.until_ms is not None:
+            return shown
+        counts = await self._counts(account, uuid, self._caller.deadline())
+        return max(shown, sum(counts.get(status, 0) for status in set(query.statuses or STATUSES)))
 
     async def get_instance(
         self,
@@ -387,25 +397,10 @@ class ControlPlane:
 
     # --- health ---
 
-    async def ready(self, account: str) -> dict[str, bool]:
-        """Whether each shard answers just now, by shard name (one control shard by account)."""
-        deadline = self._caller.deadline(limits.READY_TIMEOUT_MS)
-        account_ref = EntityRef(ACCOUNT_KIND, account)
-        calls: dict[str, Any] = {
-            self.placement.shard_of(account_ref): self._caller.call(
-                AccountSnapshot, deadline, account_ref, "snapshot", 2**62
-            )
-        }
-        for shard in self.placement.data_names():
-            ref = EntityRef(ENGINE_SHARD_KIND, shard)
-            calls[shard] = self._caller.call(
-                dict[str, int], deadline, ref, "counts", account, "ready"
-            )
-        results = await asyncio.gather(*calls.values(), return_exceptions=True)
-        return {
-            shard: not isinstance(result, BaseException)
-            for shard, result in zip(calls, results, strict=True)
-        }
+    async def ready(self) -> dict[str, bool]:
+        """Whether each shard answers just now, by its name."""
+        answering = await self.statistics()
+        return {shard: shard in answering for shard in self.placement.names()}
 
     async def statistics(self) -> dict[str, dict[str, Any]]:
         """Counters of each shard, by its name; a shard that does not answer is left out."""

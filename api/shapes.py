@@ -306,7 +306,7 @@ def list_info(count: int, per_page: int, total: int, page: int, cursor: str | No
 def answer_instances(found: InstanceList) -> bytes:
     """The answer to a list of instances."""
     page = found.page
-    info = list_info(len(page.rows), page.per_page, found.total, page.page, page.cursor)
+    info = list_info(len(page.rows), page.per_page, found.total, page.page, found.cursor)
     return answer_list([listed(row, found.workflow.uuid) for row in page.rows], info)
 
 

@@ -199,6 +199,9 @@ class FakeRouter:
         engine.ended.set()
         return engine.view
 
+    def ShardInfo_statistics(self, shard: str) -> dict[str, int]:
+        return {"epoch": 1}
+
     def _mine(self, shard: str, account: str, uuid: str) -> list[InstanceView]:
         prefix = f"{account}/{uuid}/"
         return [
@@ -261,7 +264,7 @@ class Plane:
     async def serving(self) -> AsyncIterator[HttpServer]:
         """A real server on a loopback port."""
         tokens = TokenBook({TOKEN: "default", "other-token": "other"})
-        app = make_app(self.service, tokens=tokens, account="default", version="test")
+        app = make_app(self.service, tokens=tokens, version="test")
         try:
             async with HttpServer(app, self.clock) as server:
                 yield server

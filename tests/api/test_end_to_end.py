@@ -77,7 +77,6 @@ async def serving(app_path: Path, how: str = "http") -> AsyncIterator[Client]:
         app = make_app(
             runtime.control_plane,
             tokens=TokenBook({"t": "default", "o": "other"}),
-            account="default",
             version="test",
         )
         async with HttpServer(app, SystemClock()) as server:

@@ -317,7 +317,7 @@ async def test_health(plane: Any) -> None:
                 "status": "ready",
                 "shards": dict.fromkeys(["c0", "d0", "d1", "d2"], True),
             }
-        plane.router.fail("counts", Overloaded("full"))
+        plane.router.fail("statistics", Overloaded("full"))
         async with session.get("/readyz") as answer:
             assert answer.status == 503
             assert list((await answer.json())["shards"].values()).count(False) == 1

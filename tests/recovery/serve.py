@@ -47,7 +47,6 @@ async def main(data: str, port: int, token: str, limit: int, data_shards: int) -
         app = make_app(
             runtime.control_plane,
             tokens=TokenBook({token: DEFAULT_ACCOUNT}),
-            account=DEFAULT_ACCOUNT,
             version="0",
         )
         server = HttpServer(app, SystemClock(), port=port)
