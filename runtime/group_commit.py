@@ -109,7 +109,7 @@ class Batch:
         self.rows = 0
         self.bytes = 0
         self.waiters: list[tuple[Durable, object]] = []
-        self.links: set[tuple[Any, Any]] = set()  # owners that wrote the same row
+        self.links: dict[tuple[Any, Any], None] = {}  # pairs of owners that wrote the same row
 
     def changes(self) -> Iterator[tuple[str, list[Row], list[Key]]]:
         """Per table: the rows to upsert and the keys to delete."""
@@ -124,20 +124,21 @@ class Batch:
                         puts.append(entry[1])
             yield name, puts, deletes
 
-    def related(self, owner: Hashable) -> set[Any]:
-        """The owner and all that share its fate in this batch."""
-        found, todo = {owner}, [owner]
-        while todo and self.links:
+    def related(self, owner: Hashable) -> list[Any]:
+        """The owner and all that share its fate in this batch, always in the same order."""
+        found = {owner: None}
+        todo = [owner] if self.links else []
+        while todo:
             known = todo.pop()
             for pair in self.links:
                 if known in pair:
                     todo.extend(other for other in pair if other not in found)
-                    found.update(pair)
-        return found
+                    found.update(dict.fromkeys(pair))
+        return list(found)
 
-    def parts(self) -> list[tuple[set[Any], list[Write]]]:
+    def parts(self) -> list[tuple[list[Any], list[Write]]]:
         """The batch cut into parts that stand or fall each alone: owners and their writes."""
-        by_owner: dict[Any, tuple[set[Any], list[Write]]] = {}
+        by_owner: dict[Any, tuple[list[Any], list[Write]]] = {}
         for name, groups in self.tables.items():
             for group in groups.values():
                 for key, (owner, row, _size) in group.items():
@@ -259,7 +260,7 @@ class GroupCommit:
                 self._refuse(size)
             batch.bytes += size - previous[2]
             if previous[0] is not owner and previous[0] != owner:
-                batch.links.add((previous[0], owner))
+                batch.links[previous[0], owner] = None
         if group is None:
             group = groups[scope] = {}
         group[key] = (owner, row, size)
