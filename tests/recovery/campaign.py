@@ -11,7 +11,7 @@ with SIGSTOP for 30 s (one round). After each round:
 * the recorded result of each step is the first that was ever seen, and no completed step ran
   again (see proof);
 * no more than 50 ran at any instant, by the log of bodies and by the shards' files (see slots);
-* no slot is held, and none is leased.
+* no slot is held; and at the very end none is leased.
 
 Prints a line per round and a table; exits with 1 if anything was violated. A seed gives the same
 moments and victims again; what happens between is the machine's.
@@ -25,6 +25,7 @@ import json
 import os
 import random
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,6 +33,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,7 @@ LIMIT = 50
 STOPPED_S = 30.0
 READY_S = 60.0
 QUIET_S = 30.0
+END_S = 120.0
 LOOKERS = 4
 
 
@@ -164,7 +167,7 @@ class Server:
         return len(tree)
 
     def stop(self) -> None:
-        """Stop it cleanly."""
+        """Stop it cleanly, if it runs."""
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(READY_S)
@@ -199,7 +202,7 @@ class Round:
         finally:
             watching.cancel()
             await asyncio.to_thread(reader.close)
-        quiet = await asyncio.to_thread(self._wait_quiet)
+        quiet = await asyncio.to_thread(self._wait_released)
         lines = proof.read_log(self.log.read_bytes())
         shown = proof.prove(lines, recorded, LIMIT)
         mine = shown.violations + proof.what_changed(self.seen) + reader.violations + done + quiet
@@ -228,8 +231,15 @@ class Round:
             await self._faults()
             made = await creating
             told = [] if len(made) == len(self.ids) else [f"{len(made)} instances were made"]
+            loop = asyncio.get_running_loop()
+            until = loop.time() + END_S
             for one in self.ids:
-                status = await client.instance(WORKFLOW, one).wait(120)
+                try:
+                    left = max(0.5, until - loop.time())
+                    status = await client.instance(WORKFLOW, one).wait(left)
+                except TimeoutError as error:
+                    told.append(f"stuck: {error}")
+                    continue
                 if status.status != "complete":
                     told.append(f"{one} is {status.status}: {status.error}")
             return told
@@ -310,16 +320,21 @@ class Round:
 
     # --- the end ---
 
-    def _wait_quiet(self) -> list[str]:
-        """Wait until no slot is held or leased."""
-        until = time.monotonic() + QUIET_S
-        sample = None
-        while time.monotonic() < until:
-            sample = slots.read_slots(self.server.data) or sample
-            if sample == (0, 0, 0):
-                return []
-            threading.Event().wait(0.1)
-        return [f"after {QUIET_S:g} s of quiet: {sample}"]
+    def _wait_released(self) -> list[str]:
+        """Wait until no slot is held."""
+        return wait_quiet(self.server.data, lambda sample: not sample.running and not sample.held)
+
+
+def wait_quiet(data: Path, is_quiet: Callable[[slots.Sample], bool]) -> list[str]:
+    """Wait until a sample is as it should be; tell if none is in time."""
+    until = time.monotonic() + QUIET_S
+    sample = None
+    while time.monotonic() < until:
+        sample = slots.read_slots(data) or sample
+        if sample is not None and is_quiet(sample):
+            return []
+        threading.Event().wait(0.1)
+    return [f"after {QUIET_S:g} s of quiet: {sample}"]
 
 
 async def pause(seconds: float) -> None:
@@ -343,29 +358,46 @@ def recoveries(lines: list[proof.Line], kill_times: list[float]) -> list[float]:
 
 
 async def campaign(
-    kinds: list[str], rounds: int, instances: int, *, seed: int, data_shards: int = 2
+    kinds: list[str],
+    rounds: int,
+    instances: int,
+    *,
+    seed: int,
+    data_shards: int = 2,
+    keep: Path | None = None,
 ) -> dict[str, Figures]:
-    """Run the campaign; gives the figures by kind."""
-    figures = {}
-    for kind in kinds:
-        chance = random.Random(f"{seed}/{kind}")
-        figures[kind] = mine = Figures()
-        with tempfile.TemporaryDirectory(prefix="tq") as folder:
-            log = Path(folder, "log")
-            server = await asyncio.to_thread(Server, Path(folder, "data"), log, data_shards)
-            try:
+    """Run the campaign; gives the figures by kind.
+
+    Args:
+        keep: stop at the first violation and copy the data there.
+    """
+    figures = {kind: Figures() for kind in kinds}
+    with tempfile.TemporaryDirectory(prefix="tq") as folder:
+        data, log = Path(folder, "data"), Path(folder, "log")
+        server = await asyncio.to_thread(Server, data, log, data_shards)
+        try:
+            for kind, mine in figures.items():
+                chance = random.Random(f"{seed}/{kind}")
                 for number in range(1 if kind == "stop" else rounds):
                     log.write_bytes(b"")
-                    one = Round(server, kind, f"r{number}", instances, chance)
+                    one = Round(server, kind, f"{kind}-{number}", instances, chance)
                     began = time.monotonic()
                     await one.run(mine)
+                    if mine.violations and keep is not None:
+                        await asyncio.to_thread(server.kill_tree)
+                        shutil.copytree(folder, keep, dirs_exist_ok=True)
+                        return figures
                     print(
                         f"{kind} {number + 1}: {time.monotonic() - began:.1f} s, "
                         f"{len(mine.violations)} violations so far",
                         flush=True,
                     )
-            finally:
-                await asyncio.to_thread(server.stop)
+            # idle SousChefs give their leases back after a while
+            mine.violations += await asyncio.to_thread(
+                wait_quiet, data, lambda sample: not any(sample)
+            )
+        finally:
+            await asyncio.to_thread(server.stop)
     return figures
 
 
@@ -397,9 +429,16 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=500)
     parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="stop at a violation; copy the data there")
     options = parser.parse_args()
     figures = asyncio.run(
-        campaign(options.kinds.split(","), options.rounds, options.instances, seed=options.seed)
+        campaign(
+            options.kinds.split(","),
+            options.rounds,
+            options.instances,
+            seed=options.seed,
+            keep=options.keep,
+        )
     )
     print(table(figures))
     told = [f"{kind}: {text}" for kind, one in figures.items() for text in one.violations]
