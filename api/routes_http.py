@@ -93,6 +93,7 @@ class Request:
             body: bytes = message["body"]
             if len(body) > bytes_max:
                 raise _too_large(bytes_max, False)
+            self._hold(len(body))
             return body
         try:
             async with asyncio.timeout(limits.BODY_READ_MAX_MS / 1000):
@@ -110,12 +111,15 @@ class Request:
             size += len(part)
             if size > bytes_max:
                 raise _too_large(bytes_max, True)
-            self.gauge.hold(len(part))
-            self.held += len(part)
+            self._hold(len(part))
             parts.append(part)
             if not message.get("more_body"):
                 return b"".join(parts)
             message = await self.receive()
+
+    def _hold(self, size: int) -> None:
+        self.gauge.hold(size)
+        self.held += size
 
     async def gone(self) -> None:
         """Return when the client has closed the connection. Call it after the body was read."""

@@ -1,0 +1,126 @@
+"""Bounds of the HTTP front: what is under way, what is held, how long a body may take; noise.
+
+Nothing of it breaks the server, and callers are told what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from toque.runtime import limits
+
+CREATE = "/client/v4/accounts/default/workflows/orders/instances"
+AUTH = {"Authorization": "Bearer dev-token"}
+
+
+async def test_past_the_bound_of_requests_callers_are_told_to_come_back(
+    plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REQUESTS_IN_FLIGHT_MAX", 2)
+    plane.router.hold["create"] = asyncio.Event()
+    async with (
+        plane.serving() as server,
+        aiohttp.ClientSession(server.url, headers=AUTH) as session,
+    ):
+        held = [asyncio.ensure_future(session.post(CREATE, data=b"{}")) for _ in range(2)]
+        while plane.router.calls["create"] < 2:
+            await asyncio.sleep(0)
+        async with session.post(CREATE, data=b"{}") as answer:
+            assert answer.status == 503
+            assert answer.headers["Retry-After"] == "1"
+        async with session.get("/healthz") as answer:
+            assert answer.status == 200
+        plane.router.hold["create"].set()
+        for request in held:
+            async with await request as answer:
+                assert answer.status == 200
+        async with session.post(CREATE, data=b"{}") as answer:
+            assert answer.status == 200
+
+
+async def test_past_the_bound_of_held_bytes_too(
+    plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BODY_BYTES_IN_FLIGHT_MAX", 100_000)
+    large = json.dumps({"params": ["x" * 60_000]}).encode()
+    plane.router.hold["create"] = asyncio.Event()
+    async with (
+        plane.serving() as server,
+        aiohttp.ClientSession(server.url, headers=AUTH) as session,
+    ):
+        held = asyncio.ensure_future(session.post(CREATE, data=large))
+        while plane.router.calls["create"] < 1:
+            await asyncio.sleep(0)
+        async with session.post(CREATE, data=large) as answer:
+            assert (await answer.json())["errors"][0]["code"] == 10500
+        plane.router.hold["create"].set()
+        async with await held as answer:
+            assert answer.status == 200
+        async with session.post(CREATE, data=large) as answer:
+            assert answer.status == 200
+
+
+async def test_a_body_that_does_not_come_is_given_up(
+    plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BODY_READ_MAX_MS", 20)
+    async with plane.serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(
+            f"POST {CREATE} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer dev-token\r\n"
+            'Content-Length: 100\r\n\r\n{"par'.encode()
+        )
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert not plane.router.engines
+
+
+WORDS = [
+    "workflows", "orders", "instances", "batch", "status", "events", "x", "a%2Fb", "%", "%zz",
+    "%00", "..", ".", "", "%F0%9F%90%9D", "%3F", "*", "accounts", "'", '"', "%2e%2e", "%FF",
+]  # fmt: skip
+NAMES = ["page", "per_page", "status", "cursor", "wait", "order", "simple", "date_end", "q"]
+VALUES = ["1", "0", "-1", "x", "", "1ms", "asc", "true", "0001-01-01", "9999-12-31", "%FF"]
+FIELDS = ["instance_id", "params", "status", "rollback", "from", "zzz"]
+JSONS = [
+    None, True, 0, -1, 1e308, 2**70, "", "x", "terminate", "{}", "[1", "\0", [], {}, [[1]],
+    {"a": {}}, "x" * 300,
+]  # fmt: skip
+
+
+def noise(rnd: random.Random) -> tuple[str, str, bytes]:
+    """A request that is nearly right."""
+    path = CREATE.rsplit("/", rnd.randrange(4))[0]
+    path += "".join(f"/{rnd.choice(WORDS)}" for _ in range(rnd.randrange(5)))
+    if rnd.random() < 0.5:
+        path += f"?{rnd.choice(NAMES)}={rnd.choice(VALUES)}"
+    one = {rnd.choice(FIELDS): rnd.choice(JSONS) for _ in range(rnd.randrange(3))}
+    body = rnd.choice([json.dumps(one), json.dumps([one]), json.dumps(rnd.choice(JSONS)), ""])
+    raw = rnd.randbytes(rnd.randrange(40)) if rnd.random() < 0.2 else body.encode()
+    return rnd.choice(["GET", "POST", "PATCH", "PUT", "DELETE"]), path, raw
+
+
+async def test_noise_never_breaks_the_server_nor_the_envelope(plane: Any) -> None:
+    rnd = random.Random(7)
+    statuses = set()
+    async with (
+        plane.serving() as server,
+        aiohttp.ClientSession(headers=AUTH) as session,
+    ):
+        for _ in range(600):
+            method, path, body = noise(rnd)
+            url = URL(server.url + path, encoded=True)
+            async with session.request(method, url, data=body) as answer:
+                found = json.loads(await answer.read())
+                assert answer.status < 500, (method, path, body, found)
+                assert found["success"] is (answer.status == 200)
+                statuses.add(answer.status)
+    assert statuses >= {200, 400, 404, 405}
