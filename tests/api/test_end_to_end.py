@@ -94,7 +94,6 @@ async def until(client: Client, workflow: str, instance_id: str, status: str) ->
     instance = client.instance(workflow, instance_id)
     while (found := await instance.status()).status != status:
         assert not found.finished
-        await asyncio.sleep(0.005)
     return found
 
 
