@@ -1,6 +1,9 @@
 """Every Ray call: shard actors, their supervisor, start, attach and stop.
 
-Read in this order: topology, shard_ray (the actor), cluster_ray (start and attach), supervisor_ray.
+Read in this order: topology (which actors, how configured), shard_ray (the actor), cluster_ray
+(start, attach, stop), keeper (nothing stays behind), supervisor_ray (hung ones come back), prints.
+
+Pure: topology and prints. keeper runs as a program of its own, without the rest of toque.
 
 Never: keep state here; the store is the truth and an actor may vanish at any time.
 """

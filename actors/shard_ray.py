@@ -20,6 +20,7 @@ import importlib
 import logging
 import logging.handlers
 import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -41,6 +42,7 @@ from ..runtime.errors import (
 )
 from ..runtime.link_socket import LinkServer, Session, SocketLinks
 from .keeper import identify, is_alive
+from .prints import Printed
 from .topology import CONTROL_GROUP, ShardSpec, actor_name, class_options
 
 log = logging.getLogger("toque.shard")
@@ -106,6 +108,8 @@ class ShardActor:
         self._loop = asyncio.get_running_loop()
         self._ticked = time.monotonic()
         _log_to_file(spec)
+        sys.stdout = Printed(logging.getLogger("toque.stdout"), logging.INFO)
+        sys.stderr = Printed(logging.getLogger("toque.stderr"), logging.WARNING)
         self._beat()
         self._opening = self._loop.create_task(self._open(), name=f"open {spec.shard}")
         if spec.starter is not None:

@@ -86,6 +86,8 @@ async def test_each_shard_has_an_actor_that_is_reached_by_socket(
         assert (health["state"], health["epoch"]) == ("open", epoch)
         assert int(await line.ask(b"pid")) == health["process"][0] != os.getpid()
         assert (await cluster.ask(shard, "statistics", WAIT_S))["frames"] >= 1
+        log = Path(spec.data_dir, "logs", f"{shard}.log").read_text()
+        assert "toque.stdout: asked for the pid" in log
         line.link.close()
 
 

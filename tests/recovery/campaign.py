@@ -189,7 +189,7 @@ class Round:
         self.log = server.log
         self.seen: dict[str, set[tuple[int, Any]]] = {}
         self.kills = 0
-        self.kill_times: list[float] = []
+        self.killed: list[tuple[float, set[int]]] = []
 
     async def run(self, figures: Figures) -> None:
         """Run it, and add what came out to the figures."""
@@ -216,7 +216,7 @@ class Round:
         figures.samples += reader.samples
         figures.running_max = max(figures.running_max, shown.running_max, reader.most.running)
         figures.held_max = max(figures.held_max, reader.most.held)
-        figures.recoveries_s += recoveries(lines, self.kill_times)
+        figures.recoveries_s += recoveries(lines, self.killed)
         figures.violations += mine
 
     async def _load(self, client: Client) -> list[str]:
@@ -292,8 +292,9 @@ class Round:
             await asyncio.to_thread(self._kill)
 
     def _kill(self) -> None:
-        self.kill_times.append(time.time())
+        at = time.time()
         if self.kind == "tree":
+            self.killed.append((at, {process.pid for process in self.server.tree()}))
             self.server.watch_deaths()
             self.kills += self.server.kill_tree()
             self.server.start()
@@ -301,11 +302,13 @@ class Round:
             return
         actors = self.server.actors()
         victims = actors if self.kind == "all" else self.chance.sample(actors, min(1, len(actors)))
-        self.kills += len(keeper.end(victims))
+        ended = keeper.end(victims)
+        self.killed.append((at, {process.pid for process in ended}))
+        self.kills += len(ended)
 
     async def _stop_one(self) -> None:
         victim = self.chance.choice(self.server.actors())
-        self.kill_times.append(time.time())
+        self.killed.append((time.time(), {victim.pid}))
         os.kill(victim.pid, signal.SIGSTOP)
         await pause(STOPPED_S)
         if keeper.is_alive(victim):  # the supervisor was to end it long ago
@@ -342,17 +345,17 @@ async def pause(seconds: float) -> None:
     await asyncio.to_thread(threading.Event().wait, max(0.0, seconds))
 
 
-def recoveries(lines: list[proof.Line], kill_times: list[float]) -> list[float]:
-    """By kill, how long until a process that was not there before ran a body."""
+def recoveries(lines: list[proof.Line], killed: list[tuple[float, set[int]]]) -> list[float]:
+    """By kill of a process that ran bodies, how long until a new process ran one."""
     found = []
-    for killed_at in kill_times:
-        before = {line.pid for line in lines if line.at <= killed_at}
+    for at, victims in killed:
+        before = {line.pid for line in lines if line.at <= at and line.what == "start"}
         after = [
-            line.at - killed_at
+            line.at - at
             for line in lines
-            if line.at > killed_at and line.what == "start" and line.pid not in before
+            if line.at > at and line.what == "start" and line.pid not in before
         ]
-        if after:
+        if after and victims & before:
             found.append(min(after))
     return found
 
