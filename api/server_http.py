@@ -28,8 +28,43 @@ _KEEP_ALIVE_S = 75
 _STOP_GRACE_S = 5
 
 
+class _OneWrite:
+    """A transport that sends what is written in one turn of the loop at once.
+
+    uvicorn writes an answer's head and body apart; together they are one system call and one
+    packet.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send `data` at the end of this turn."""
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(data)
+
+    def _flush(self) -> None:
+        if self._parts:
+            parts, self._parts = self._parts, []
+            self._transport.write(b"".join(parts))
+
+    def close(self) -> None:
+        """Send what is left, then close."""
+        self._flush()
+        self._transport.close()
+
+
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with a bound on the head of a request."""
+    """uvicorn's protocol, with whole writes and a bound on the head of a request."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(_OneWrite(transport, self.loop))  # type: ignore[arg-type]
 
     _head_bytes: int | None = 0
     """Bytes of a head that is still coming in; None: none is."""
