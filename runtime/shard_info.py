@@ -1,4 +1,8 @@
-"""An entity of every shard that tells how the shard does. Kind "ShardInfo", key: its name."""
+"""An entity of every shard that tells how the shard does.
+
+Its kind is "ShardInfo" and its key the shard's name, so that any process with a router can ask
+any shard for its counters. It keeps nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from .entity import Context, DurableObject
-
 
 SHARD_INFO_KIND = "ShardInfo"
 

@@ -43,7 +43,7 @@ class _JumpingSelector:
         return {}
 
     def close(self) -> None:
-        pass
+        pass  # there is nothing to close: no file descriptor was ever opened
 
 
 class VirtualTimeLoop(base_events.BaseEventLoop):
@@ -66,10 +66,10 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self.jumps += 1
 
     def _process_events(self, event_list: list[Any]) -> None:
-        pass
+        pass  # the selector never reports any
 
     def _write_to_self(self) -> None:
-        pass
+        pass  # the loop never blocks, so nobody needs to wake it
 
 
 class LoopClock:

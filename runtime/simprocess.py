@@ -73,7 +73,7 @@ class SimProcess(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass
+        pass  # `_run` looks whether it was cancelled
 
     def _run(self, handle: asyncio.Handle) -> None:
         if self.dead or handle.cancelled():
