@@ -33,6 +33,7 @@ from .wiring import Runtime
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Start = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 
@@ -82,15 +83,18 @@ def _told(error: OSError, options: DevOptions) -> ToqueError:
 async def _until_signal(options: DevOptions) -> int:
     """Run `_serve`; the first signal ends it in order, the next one at once."""
     loop = asyncio.get_running_loop()
-    serving = loop.create_task(_serve(options))
 
     def stop() -> None:
         serving.cancel()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             loop.remove_signal_handler(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    def listen() -> None:
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, stop)
+
+    serving = loop.create_task(_serve(options, listen))
+    listen()
     try:
         await serving
     except asyncio.CancelledError:
@@ -99,7 +103,7 @@ async def _until_signal(options: DevOptions) -> int:
     return 0
 
 
-async def _serve(options: DevOptions) -> None:
+async def _serve(options: DevOptions, listen: Callable[[], None]) -> None:
     if not options.path.is_file():
         raise WorkflowLoadError(f"{options.path}: no such file.")
     await _check_port(options.port)
@@ -110,6 +114,7 @@ async def _serve(options: DevOptions) -> None:
         data_shards=options.data_shards,
     )
     async with starting as runtime:
+        listen()  # again: Ray has put its own handlers in place
         known = read_dev_file(options.data)
         token = known.token if known is not None else SystemEntropy().new_id()
         app = make_app(
