@@ -285,3 +285,17 @@ def test_declarations_are_checked() -> None:
         Table("t", columns, key_size=1, scope_size=2)
     with pytest.raises(ValueError, match="key column"):
         GroupCommit([Table("t", (("entity", "TEXT?"),), key_size=1)], lambda: None)
+
+
+def test_room_is_what_a_batch_still_takes() -> None:
+    rig = Rig(rows_max=3, bytes_max=1_000)
+    assert rig.group.has_room(3, 0)
+    assert not rig.group.has_room(4, 0)
+    assert rig.group.has_room(1, 900)
+    assert not rig.group.has_room(1, 901)
+    rig.put("a", "a", 1, bytes(499))  # 600 bytes in all
+    assert rig.group.has_room(2, 200)
+    assert not rig.group.has_room(2, 201)
+    rig.put("a", "a", 2, bytes(99))
+    rig.put("a", "a", 3, bytes(99))  # exactly what was promised
+    assert not rig.group.has_room(1, 0)
