@@ -206,12 +206,9 @@ class InstanceLife(DurableObject):
         if self._must_report:
             self._must_report = False
             report = self._status_report(instance)
-        starts = self._starts
-        if starts:
-            self._starts = []
-        elif report is None:
-            return
-        self.ctx.when_durable(partial(self._committed, report, self._bodies, starts))
+        starts, self._starts = self._starts, []  # a list of this event's own: the next adds to it
+        if starts or report is not None:
+            self.ctx.when_durable(partial(self._committed, report, self._bodies, starts))
 
     @whole
     def _committed(
