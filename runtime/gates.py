@@ -113,6 +113,11 @@ class OutputGate:
         self._last_seq = seq
 
     @property
+    def last_seq(self) -> int:
+        """The batch of the entity's newest write."""
+        return self._last_seq
+
+    @property
     def open(self) -> bool:
         """Whether all the entity's writes are durable."""
         return self._always_open or self._store.durable_seq >= self._last_seq

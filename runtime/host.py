@@ -92,6 +92,7 @@ class Host:
         store.on_owner_failed = self._owner_failed
         self._handlers = {kind: handlers_of(cls) for kind, cls in classes.items()}
         self._live: dict[EntityRef, Activation] = {}
+        self._unsettled: dict[EntityRef, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.alarms = AlarmDriver(store, clock, entropy, loop, self._fire_alarm)
         self.outbox = Outbox(store, loop, self._send_told)
@@ -147,6 +148,8 @@ class Host:
             if cls is None:
                 raise InvalidArgument(f"shard {self.shard} has no entities of kind {ref.kind!r}.")
             activation = Activation(self, ref)
+            if self._unsettled and (seq := self._unsettled.pop(ref, None)) is not None:
+                activation.out.wrote(seq)
             activation.entity = cls(activation, self._envs.get(ref.kind))
             self._live[ref] = activation
         return activation
@@ -166,6 +169,8 @@ class Host:
         _log.warning("%s was reset: %s", activation.ref, error)
         if self._live.get(activation.ref) is activation:
             del self._live[activation.ref]
+        if not activation.out.open:  # the next one reads those writes, so it must wait for them
+            self._unsettled[activation.ref] = activation.out.last_seq
         activation.close()
         activation.gate.clear()
         try:

@@ -224,8 +224,13 @@ class SousChef(DurableObject):
             if active:
                 self.ctx.keep_active()
             else:
-                self.ctx.may_evict()
+                self._arm("rest", self._next_call_s - self._loop.time(), self._rest)
         self._arm_alarm()
+
+    def _rest(self) -> None:
+        """The period of the last call is over: another activation may call as it likes."""
+        if not self._active:
+            self.ctx.may_evict()
 
     def _arm(self, name: str, delay_s: float, work: Callable[[], None]) -> None:
         """Run `work` once after a delay, unless it is due already."""
