@@ -125,6 +125,7 @@ class Disk:
             )
 
     def _leases_of(self, shard: str, now_s: float) -> None:
+        before = dict(self.limits)
         for account, limit in self.rows(
             shard, "SELECT entity, running_max FROM gatekeeper_limits WHERE workflow = ''"
         ):
@@ -140,9 +141,10 @@ class Disk:
         ):
             ledgers.setdefault(account, {})[souschef] = ledger
         for account, entries in ledgers.items():
-            self._check_ledger(account, entries)
+            self._check_ledger(account, entries, before.get(account, self._first_limit))
 
-    def _check_ledger(self, account: str, entries: dict[str, int]) -> None:
+    def _check_ledger(self, account: str, entries: dict[str, int], limit_before: int) -> None:
+        """`limit_before`: the limit may have been lowered later in the same commit."""
         before, limit = self._leases.get(account, {}), self.limit(account)
         if entries == before:
             return
@@ -150,7 +152,7 @@ class Disk:
         total, total_before = sum(entries.values()), sum(before.values())
         self._promises.hold(
             "the ledger keeps to the limit",
-            total <= max(limit, total_before),
+            total <= max(limit, limit_before, total_before),
             f"{account}: {total} leased after {total_before}, the limit is {limit}",
         )
         if total <= limit:
