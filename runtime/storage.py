@@ -26,6 +26,7 @@ KV = Table(
     "kv",
     (("kind", "TEXT"), ("key", "TEXT"), ("k", "TEXT"), ("v", "BLOB")),
     key_size=3,
+    scope_size=2,
 )
 _DELETED = object()
 
