@@ -1,7 +1,8 @@
 """Every Ray call: shard actors, their supervisor, start, attach and stop.
 
 Read in this order: topology (which actors, how configured), shard_ray (the actor), cluster_ray
-(start, attach, stop), keeper (nothing stays behind), supervisor_ray (hung ones come back), prints.
+(start, attach, stop), local_run and keeper (nothing stays behind), supervisor_ray (what hangs
+comes back), prints.
 
 Pure: topology and prints. keeper runs as a program of its own, without the rest of toque.
 
