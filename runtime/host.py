@@ -24,7 +24,14 @@ from .codec import pack
 from .dispatch import decode_arguments, find, handlers_of
 from .entity import AlarmInfo, DurableObject
 from .entropy import Entropy
-from .errors import CallCycle, EntityReset, InvalidArgument, ToqueError, to_wire
+from .errors import (
+    CallCycle,
+    EntityReset,
+    InvalidArgument,
+    Overloaded,
+    ToqueError,
+    to_wire,
+)
 from .ids import EntityRef
 from .messages import Call
 from .outbox import INBOX, OUTBOX, TOLD, Outbox, Told
@@ -248,6 +255,10 @@ class Host:
                 raise InvalidArgument(
                     f"an entity key takes 1 to {limits.ENTITY_KEY_CHARS_MAX} characters."
                 )
+            if not self.store.has_room(limits.BATCH_ROWS_RESERVED, limits.BATCH_BYTES_RESERVED):
+                # refused before anything was done: a handler that meets a full batch in the
+                # middle would leave half of its writes
+                raise Overloaded(f"shard {self.shard} has more to write than its disk takes.")
             activation = self._activate(ref)
             if activation.gate.closed:
                 activation.gate.enter(lambda: self._handle(activation, call, answer))

@@ -272,6 +272,20 @@ async def test_a_full_mailbox_refuses_and_the_rest_goes_on(tmp_path, monkeypatch
     await cluster.close()
 
 
+async def test_a_shard_that_is_behind_with_its_commits_refuses_new_calls(tmp_path, monkeypatch):
+    cluster = Cluster(tmp_path, CLASSES)
+    await cluster.router.call(ref("a"), "value")
+    monkeypatch.setattr(limits, "BATCH_ROWS_RESERVED", limits.BATCH_ROWS_MAX - 2)
+    calls = [cluster.router.call(ref(f"k{n}"), "pass_on", "to", 1) for n in range(5)]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert results[:2] == [None, None]
+    assert {type(error) for error in results[3:]} == {Overloaded}
+    await asyncio.sleep(5)
+    taken = results.count(None)
+    assert await cluster.router.call(ref("to"), "value") == taken  # refused: nothing was done
+    await cluster.close()
+
+
 async def test_a_cycle_of_calls_is_refused_and_names_the_way(tmp_path):
     cluster = Cluster(tmp_path, CLASSES)
     assert await cluster.router.call(ref("a"), "via", ["b", "c"]) == 0
