@@ -12,14 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .code_host import Body
-from .env import EngineEnv
 from .failures import TIMED_OUT, RecordedError, record_of
 from .journal import RUNNING
 from .replay import Claim, current_body
+from .run_port import Body, BodyRunner
 from .step import StepContext
 
-Starts = list[tuple[Claim, int]]
 Ended = Callable[[Claim, int, RecordedError | None, Any], None]
 """`(claim, attempt, error, value)`: an attempt has ended."""
 
@@ -37,19 +35,30 @@ class Bodies:
     """See the module's description.
 
     Args:
-        env: the shard's.
+        loop: the event loop of their timeouts.
+        runner: where they run.
         ended: told of each attempt's end.
+        unfenced: a deliberate fault: tell of attempts that were given up, too.
     """
 
-    __slots__ = ("_closed", "_ended", "_env", "_in_flight")
+    __slots__ = ("_closed", "_ended", "_in_flight", "_loop", "_runner", "_unfenced")
 
-    def __init__(self, env: EngineEnv, ended: Ended) -> None:
-        self._env = env
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        runner: BodyRunner,
+        ended: Ended,
+        *,
+        unfenced: bool,
+    ) -> None:
+        self._loop = loop
+        self._runner = runner
+        self._unfenced = unfenced
         self._ended = ended
         self._in_flight: dict[int, _Attempt] = {}
         self._closed = False
 
-    def start(self, starts: Starts) -> None:
+    def start(self, starts: list[tuple[Claim, int]]) -> None:
         """The records of these attempts are durable: run their bodies."""
         for claim, number in starts:
             record = claim.record
@@ -65,10 +74,10 @@ class Bodies:
             context.run(current_body.set, record.public_name)
             attempt = _Attempt(number)
             self._in_flight[record.ordinal] = attempt
-            attempt.body = self._env.code_host.run_body(
+            attempt.body = self._runner.run_body(
                 body.fn, kwargs, body.shape.is_async, context, partial(self._done, claim, number)
             )
-            attempt.timer = self._env.loop.call_later(
+            attempt.timer = self._loop.call_later(
                 record.config.timeout_ms / 1_000, self._time_out, claim, number
             )
 
@@ -94,7 +103,7 @@ class Bodies:
             del self._in_flight[ordinal]
             if attempt.timer is not None:
                 attempt.timer.cancel()
-        elif not self._env.faults.unfenced_attempts:
+        elif not self._unfenced:
             return
         if not self._closed:
             self._ended(claim, number, None if error is None else record_of(error), value)

@@ -1,4 +1,4 @@
-"""Where workflow code comes from and where bodies of steps run: the port, and the in-process one.
+"""Where workflow code comes from and where it runs: the port, and the in-process one.
 
 A body never harms the shard: whatever it raises, `SystemExit` too, becomes its outcome. What can't
 be stopped is a thread: a synchronous body that was cancelled or timed out runs to its end in its
@@ -16,38 +16,20 @@ from typing import Any, Protocol
 
 from ..runtime.errors import WorkflowLoadError
 from ..runtime.limits import BODY_THREADS_MAX
+from .local_run import LocalRun
+from .run_port import Body, Done, Plan, Run, RunHooks
 from .workflow import WorkflowDefinition
-
-Done = Callable[[BaseException | None, Any], None]
-"""Called once, on the shard's loop and outside any task: the error, or None and the value."""
-
-
-class Body(Protocol):
-    """A body that runs."""
-
-    def cancel(self) -> None:
-        """Ask it to stop; `done` is called all the same when it ends."""
 
 
 class CodeHost(Protocol):
     """See the module's description."""
 
-    def definition(self, account: str, workflow: str, code_hash: str) -> WorkflowDefinition:
-        """The workflow's code: of that hash if possible, else what there is under the name.
+    def open(self, plan: Plan, hooks: RunHooks) -> Run:
+        """A run on the workflow's code: of that hash if possible, else what there is now.
 
         Raises:
             WorkflowLoadError: there is none.
         """
-
-    def run_body(
-        self,
-        fn: Callable[..., Any],
-        kwargs: dict[str, Any],
-        is_async: bool,
-        context: contextvars.Context,
-        done: Done,
-    ) -> Body:
-        """Run a body. `done` is never called before this returns."""
 
 
 class InProcessCodeHost:
@@ -78,7 +60,16 @@ class InProcessCodeHost:
         """Add a workflow, or replace the one of that name."""
         self._definitions[definition.name] = definition
 
-    def definition(self, account: str, workflow: str, code_hash: str) -> WorkflowDefinition:
+    def open(self, plan: Plan, hooks: RunHooks) -> Run:
+        definition = self.definition(plan.workflow)
+        return LocalRun(plan, definition, hooks, self._loop, self)
+
+    def definition(self, workflow: str) -> WorkflowDefinition:
+        """The code of a workflow.
+
+        Raises:
+            WorkflowLoadError: there is none of that name.
+        """
         try:
             return self._definitions[workflow]
         except KeyError:

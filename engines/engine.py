@@ -84,8 +84,9 @@ class Engine(InstanceLife):
         instance = self._existing()
         steps = []
         if with_steps:
-            execution = self._execution
-            records = execution.journal.records if execution else self._rows.records()
+            records = self._run.records() if self._run is not None else None
+            if records is None:
+                records = self._rows.records()
             steps = step_views(instance, records, newest_first=newest_first)
         return self._view(steps)
 
@@ -126,12 +127,13 @@ class Engine(InstanceLife):
         self._rows.put_event(instance.event_seq, event_type, now_ms, payload)
         self._keep_answer(request_id, now_ms)
         self._is_changed = True
-        execution = self._execution
-        if execution is not None:
-            execution.buffer_event(instance.event_seq, event_type, now_ms)
-        if instance.status == "running" and execution is not None:
-            execution.tick(now_ms)
-            self._after_turn(now_ms)
+        run = self._run
+        if run is not None:
+            run.buffer_event(instance.event_seq, event_type, now_ms)
+        if instance.status == "running" and run is not None:
+            turn = run.act("tick", now_ms)
+            if turn is not None:
+                self._after_turn(turn, now_ms)
         elif instance.status == "waiting" and event_type in instance.awaited:
             self._wake(now_ms)
         self._flush()

@@ -1,10 +1,10 @@
 """How an instance lives: running, parking, waking, ending, and what is written when.
 
-The base of `engine.Engine`, which adds what others may ask of it. A thin shell around
-`replay.Execution`: it loads and writes rows, starts bodies, keeps the alarm, and tells the
-SousChef how things stand. Every event ends with `_flush`, which writes all rows of the event or
-none, and only then asks to be called when they are durable. An event that breaks off for
-whatever reason leaves memory as the rows say (`whole`).
+The base of `engine.Engine`, which adds what others may ask of it. A thin shell around a `Run`
+(see `run_port`), wherever that lives: it loads and writes rows, lets bodies start, keeps the
+alarm, and tells the SousChef how things stand. Every event ends with `_flush`, which writes all
+rows of the event or none, and only then asks to be called when they are durable. An event that
+breaks off for whatever reason leaves memory as the rows say (`whole`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from ..runtime import limits
-from ..runtime.codec import encode_json
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import (
     CallerError,
@@ -27,19 +25,16 @@ from ..runtime.errors import (
     SystemFault,
     WorkflowLoadError,
 )
-from ..runtime.ids import split_engine_key, stable_hash
-from .bodies import Bodies, Starts
+from ..runtime.ids import split_engine_key
 from .env import EngineEnv
 from .failures import RecordedError, WorkflowStuck, record_of
-from .journal import Instance, Journal
+from .journal import Instance
 from .ports import StatusReport
 from .present import instance_view
-from .replay import Claim, Execution
 from .rows import InstanceRows
+from .run_port import Plan, Run, RunHooks, Starts, Turn
 from .status import HOLDS_SLOT, SLOT_STATES, Event, move
-from .step import WorkflowStep
 from .views import InstanceView, StepView
-from .workflow import WorkflowDefinition
 
 _log = logging.getLogger("toque.engines")
 _M = TypeVar("_M", bound=Callable[..., Any])
@@ -77,8 +72,7 @@ class InstanceLife(DurableObject):
         super().__init__(ctx, env)
         self._rows = InstanceRows(ctx, env.store)
         self._instance = self._rows.load()
-        self._execution: Execution | None = None
-        self._bodies: Bodies | None = None
+        self._run: Run | None = None
         self._due_timer: asyncio.TimerHandle | None = None
         self._waiters: dict[asyncio.Future[InstanceView], asyncio.TimerHandle] = {}
         self._confirmed_seq = 0
@@ -94,7 +88,7 @@ class InstanceLife(DurableObject):
         if (
             instance is not None
             and instance.status in HOLDS_SLOT
-            and self._execution is None
+            and self._run is None
             and self._due_timer is None
         ):
             self._go_on(self.ctx.clock.now_ms())
@@ -102,59 +96,45 @@ class InstanceLife(DurableObject):
     def _go_on(self, now_ms: int, *, is_first: bool = False) -> None:
         """Run `run`, from where it waits or, if it is not in memory, by replay."""
         self.ctx.keep_active()
-        execution = self._execution
-        if execution is not None:
-            execution.tick(now_ms)
-        else:
+        if self._run is None:
             try:
-                self._begin(self._definition(), now_ms, is_first=is_first)
+                turn = self._begin(now_ms, is_first=is_first)
             except WorkflowLoadError as error:
-                _log.error("instance %s can't go on: %s", self.ctx.ref.key, error)
-                self._due_timer = self.env.loop.call_later(
-                    limits.CODE_RETRY_MS / 1_000, self._retry
-                )
+                self._cannot_run(error)
                 return
-        self._after_turn(now_ms)
-
-    def _definition(self) -> WorkflowDefinition:
-        instance = self._existing()
-        account = split_engine_key(self.ctx.ref.key)[0]
-        definition = self.env.code_host.definition(account, instance.workflow, instance.code_hash)
-        if definition.code_hash != instance.code_hash and not instance.code_changed:
-            instance.code_changed = self._is_changed = True
-            _log.warning(
-                "instance %s of workflow %s began with code %.12s and goes on with %.12s",
-                self.ctx.ref.key,
-                instance.workflow,
-                instance.code_hash,
-                definition.code_hash,
-            )
-        return definition
-
-    def _begin(self, definition: WorkflowDefinition, now_ms: int, *, is_first: bool) -> None:
-        instance = self._existing()
-        execution = Execution(
-            Journal() if is_first else Journal.of(self._rows.records()),
-            stable_hash(instance.run_id),
-            f"workflow {instance.workflow!r}",
-            self._rows.event_payload,
-        )
-        self._execution = execution
-        self._bodies = Bodies(self.env, partial(self._attempt_ended, execution))
-        if instance.events_buffered:
-            for event in self._rows.events():
-                execution.buffer_event(*event)
-        try:
-            coro = definition.start(
-                self._rows.payload("params", instance.params),
-                datetime.fromtimestamp(instance.created_ms / 1_000, UTC),
-                self._id(),
-                WorkflowStep(execution),
-            )
-        except BaseException as error:  # the author's constructor, or params of another type
-            execution.fail(record_of(error))
         else:
-            execution.begin(coro, instance.started_ms or now_ms, now_ms)
+            turn = self._run.act("tick", now_ms)
+        if turn is not None:
+            self._after_turn(turn, now_ms)
+
+    def _begin(self, now_ms: int, *, is_first: bool) -> Turn | None:
+        instance = self._existing()
+        plan = Plan(
+            self.ctx.ref.key,
+            instance.run_id,
+            instance.workflow,
+            instance.code_hash,
+            instance.created_ms,
+            instance.started_ms or now_ms,
+            now_ms,
+            self._rows.payload("params", instance.params),
+            [] if is_first else self._rows.records(),
+            self._rows.events() if instance.events_buffered else [],
+        )
+        hooks = RunHooks(
+            self._turned,
+            self._lost,
+            self._rows.event_payload,
+            self.ctx.clock.now_ms,
+            self.env.faults.unfenced_attempts,
+        )
+        self._run = self.env.code_host.open(plan, hooks)
+        return self._run.begin()
+
+    def _cannot_run(self, error: Exception) -> None:
+        """There is nothing to run it with, just now."""
+        _log.error("instance %s can't go on: %s", self.ctx.ref.key, error)
+        self._due_timer = self.env.loop.call_later(limits.CODE_RETRY_MS / 1_000, self._retry)
 
     @whole
     def _retry(self) -> None:
@@ -164,34 +144,39 @@ class InstanceLife(DurableObject):
             self._must_report = True
             self._flush()
 
-    def _after_turn(self, now_ms: int) -> None:
+    def _after_turn(self, turn: Turn, now_ms: int) -> None:
         """Write what a turn of `run` brought, and see to what follows from it."""
-        execution, instance, bodies = self._execution, self._existing(), self._bodies
-        assert execution is not None
-        assert bodies is not None
-        for record in execution.dirty.values():
+        instance = self._existing()
+        for record in turn.records:
             self._rows.put_record(record)
-        execution.dirty.clear()
-        for ordinal in execution.stops:
-            bodies.stop(ordinal)
-        execution.stops.clear()
-        if execution.consumed:
-            for seq in execution.consumed:
+        if turn.consumed:
+            for seq in turn.consumed:
                 self._rows.delete_event(seq)
-            instance.events_buffered -= len(execution.consumed)
-            execution.consumed.clear()
+            instance.events_buffered -= len(turn.consumed)
             self._is_changed = True
-        instance.step_count = execution.journal.shown
-        starts, execution.starts = execution.starts, []
-        outcome = execution.outcome
+        if turn.code_hash != instance.code_hash and not instance.code_changed:
+            self._note_other_code(turn.code_hash)
+        instance.step_count = turn.shown
+        outcome = turn.outcome
         if outcome is not None:
             event: Event = "complete" if outcome.error is None else "fail"
             self._finish(now_ms, event, outcome.output, outcome.error)
-        elif not execution.in_flight:
-            self._park(execution, now_ms)
+        elif not turn.is_busy:
+            self._park(turn, now_ms)
         else:
-            self._starts += starts
-            self._arm(execution.next_due_ms(), now_ms)
+            self._starts += turn.starts
+            self._arm(turn.due_ms, now_ms)
+
+    def _note_other_code(self, code_hash: str) -> None:
+        instance = self._existing()
+        instance.code_changed = self._is_changed = True
+        _log.warning(
+            "instance %s of workflow %s began with code %.12s and goes on with %.12s",
+            self.ctx.ref.key,
+            instance.workflow,
+            instance.code_hash,
+            code_hash,
+        )
 
     def _flush(self) -> None:
         """Write the instance's row; when all is durable, report and start bodies."""
@@ -206,49 +191,39 @@ class InstanceLife(DurableObject):
         if self._must_report:
             self._must_report = False
             report = self._status_report(instance)
-        starts, self._starts = self._starts, []  # a list of this event's own: the next adds to it
-        if starts or report is not None:
-            self.ctx.when_durable(partial(self._committed, report, self._bodies, starts))
+        starts = self._starts
+        if starts:
+            self._starts = []
+        elif report is None:
+            return
+        self.ctx.when_durable(partial(self._committed, report, self._run, starts))
 
     @whole
-    def _committed(
-        self, report: StatusReport | None, bodies: Bodies | None, starts: Starts
-    ) -> None:
+    def _committed(self, report: StatusReport | None, run: Run | None, starts: Starts) -> None:
         if report is not None:
             account, workflow_uuid, _ = split_engine_key(report.key)
             number = self._existing().souschef
             self.env.reporter.add(f"{account}/{workflow_uuid}/{number}", report)
-        if bodies is not None:
-            bodies.start(starts)
+        if run is not None and starts:
+            run.start(starts)
 
     @whole
-    def _attempt_ended(
-        self,
-        execution: Execution,
-        claim: Claim,
-        number: int,
-        error: RecordedError | None,
-        value: Any,
-    ) -> None:
-        if self._execution is not execution:
-            return
-        record = claim.record
-        now_ms = self.ctx.clock.now_ms()
-        result = None
-        if error is None:
-            workflow = self._existing().workflow
-            try:
-                result = encode_json(
-                    value, f"the result of step {record.public_name!r} of workflow {workflow!r}"
-                )
-            except Exception as unfit:  # no other attempt would do better: the instance ends
-                execution.refuse_result(claim, record_of(unfit), now_ms)
-                self._after_turn(now_ms)
-                self._flush()
+    def _turned(self, run: Run, turn: Turn) -> None:
+        """`run` went on by itself."""
+        if self._run is run:
+            self._after_turn(turn, self.ctx.clock.now_ms())
+            self._flush()
+
+    @whole
+    def _lost(self, run: Run, error: Exception) -> None:
+        """The run is gone, without a fault of the instance's rows: open another."""
+        if self._run is run:
+            self._drop_run()
+            if isinstance(error, WorkflowLoadError):
+                self._cannot_run(error)
                 return
-        fenced = not self.env.faults.unfenced_attempts
-        if execution.body_done(claim, number, error, result, now_ms, fenced):
-            self._after_turn(now_ms)
+            _log.warning("instance %s was interrupted: %s", self.ctx.ref.key, error)
+            self._keep_running()
             self._flush()
 
     def _arm(self, due_ms: int, now_ms: int) -> None:
@@ -263,18 +238,19 @@ class InstanceLife(DurableObject):
     @whole
     def _fall_due(self) -> None:
         self._due_timer = None
-        if self._execution is not None:
+        if self._run is not None:
             now_ms = self.ctx.clock.now_ms()
-            self._execution.tick(now_ms)
-            self._after_turn(now_ms)
-            self._flush()
+            turn = self._run.act("tick", now_ms)
+            if turn is not None:
+                self._after_turn(turn, now_ms)
+                self._flush()
 
     # --- changes of status ------------------------------------------------------------------
 
-    def _park(self, execution: Execution, now_ms: int) -> None:
+    def _park(self, turn: Turn, now_ms: int) -> None:
         """Nothing is in flight: give the slot up until the next timer or event."""
         instance = self._existing()
-        due_ms = execution.next_due_ms()
+        due_ms = turn.due_ms
         if not due_ms:
             error = WorkflowStuck(
                 "run() waits for something that nothing can bring about: no step, sleep or event "
@@ -284,7 +260,7 @@ class InstanceLife(DurableObject):
             return
         instance.status = move(instance.status, "park")
         instance.wake_ms = due_ms
-        instance.awaited = execution.awaited_types()
+        instance.awaited = turn.awaited
         self._changed(now_ms)
         self._alarm_by(due_ms)
         self._arm(0, now_ms)
@@ -357,12 +333,9 @@ class InstanceLife(DurableObject):
         if self._due_timer is not None:
             self._due_timer.cancel()
             self._due_timer = None
-        if self._bodies is not None:
-            self._bodies.close()
-            self._bodies = None
-        if self._execution is not None:
-            self._execution.close()
-            self._execution = None
+        if self._run is not None:
+            self._run.close()
+            self._run = None
         self._starts = []
 
     def _start_over(self, error: Exception) -> None:

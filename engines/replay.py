@@ -25,8 +25,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-import msgspec
-
 from ..runtime.codec import encode_json
 from ..runtime.limits import (
     RECORDS_PER_INSTANCE_MAX,
@@ -51,6 +49,7 @@ from .failures import (
 from .journal import CANCELLED, DO, DONE, PENDING, RUNNING, SLEEP, TIMER, WAIT, Journal, Record
 from .journal import FAILED as ENDED_BADLY
 from .loop import DurableTimer, WorkflowLoop, WorkflowTask
+from .run_port import Outcome
 from .step import BodyCall
 
 current_body: contextvars.ContextVar[str] = contextvars.ContextVar("toque_step_body")
@@ -58,13 +57,6 @@ current_body: contextvars.ContextVar[str] = contextvars.ContextVar("toque_step_b
 
 _INTERRUPTION = RecordedError(INTERRUPTED, "StepInterrupted", "the process ended meanwhile")
 _ABANDONED = RecordedError(FAILED, "CancelledError", "the workflow stopped waiting for it")
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """How `run` ended: with JSON, or with an error."""
-
-    output: bytes | None
-    error: RecordedError | None
 
 
 class Claim:

@@ -338,4 +338,4 @@ async def test_a_cancelled_body_says_so() -> None:
 async def test_unknown_code_is_named() -> None:
     host = InProcessCodeHost(asyncio.get_running_loop())
     with pytest.raises(WorkflowLoadError, match="'nobody'"):
-        host.definition("acc", "nobody", "h")
+        host.definition("nobody")

@@ -1,0 +1,152 @@
+"""A run in this process: `run` on its deterministic loop, and the bodies of its steps.
+
+The same object serves in a shard and in a worker; who holds it writes what it brings. Results are
+encoded here, before anything is told: a value that has no JSON form ends the instance, since no
+other attempt would do better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from ..runtime.codec import encode_json
+from ..runtime.ids import split_engine_key, stable_hash
+from .bodies import Bodies
+from .failures import RecordedError, record_of
+from .journal import Journal, Record
+from .replay import Claim, Execution
+from .run_port import ACTS, BodyRunner, Plan, RunHooks, Starts, Turn
+from .step import WorkflowStep
+from .workflow import WorkflowDefinition
+
+
+class LocalRun:
+    """See the module's description.
+
+    Args:
+        plan: what to begin with.
+        definition: the code.
+        hooks: of whom holds it.
+        loop: the event loop of timers and asynchronous bodies.
+        runner: where bodies run.
+    """
+
+    __slots__ = ("_bodies", "_claims", "_definition", "_execution", "_hooks", "_is_closed", "_plan")
+
+    def __init__(
+        self,
+        plan: Plan,
+        definition: WorkflowDefinition,
+        hooks: RunHooks,
+        loop: asyncio.AbstractEventLoop,
+        runner: BodyRunner,
+    ) -> None:
+        self._plan = plan
+        self._definition = definition
+        self._hooks = hooks
+        self._is_closed = False
+        self._claims: dict[int, Claim] = {}
+        self._execution = Execution(
+            Journal.of(plan.records),
+            stable_hash(plan.run_id),
+            f"workflow {plan.workflow!r}",
+            hooks.payload_of,
+        )
+        self._bodies = Bodies(loop, runner, self._attempt_ended, unfenced=hooks.unfenced)
+
+    def begin(self) -> Turn:
+        """See `run_port.Run`."""
+        plan, execution = self._plan, self._execution
+        for event in plan.events:
+            execution.buffer_event(*event)
+        try:
+            coro = self._definition.start(
+                plan.params,
+                datetime.fromtimestamp(plan.created_ms / 1_000, UTC),
+                split_engine_key(plan.key)[2],
+                WorkflowStep(execution),
+            )
+        except BaseException as error:  # the author's constructor, or params of another type
+            execution.fail(record_of(error))
+        else:
+            execution.begin(coro, plan.started_ms, plan.now_ms)
+        plan.records = []  # the journal holds them now
+        return self._turn()
+
+    def act(self, what: str, now_ms: int, *args: Any) -> Turn:
+        """See `run_port.Run`."""
+        assert what in ACTS, what
+        getattr(self._execution, what)(now_ms, *args)
+        return self._turn()
+
+    def buffer_event(self, seq: int, event_type: str, at_ms: int) -> None:
+        """See `run_port.Run`."""
+        self._execution.buffer_event(seq, event_type, at_ms)
+
+    def start(self, starts: Starts) -> None:
+        """See `run_port.Run`."""
+        if not self._is_closed:
+            claims = self._claims
+            self._bodies.start([(claims[ordinal], number) for ordinal, number in starts])
+
+    def close(self) -> None:
+        """See `run_port.Run`."""
+        self._is_closed = True
+        self._bodies.close()
+        self._execution.close()
+
+    def records(self) -> list[Record]:
+        """See `run_port.Run`."""
+        return self._execution.journal.records
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _turn(self) -> Turn:
+        """Take what the execution has brought; bodies that it gave up stop at once."""
+        execution = self._execution
+        records = list(execution.dirty.values())
+        execution.dirty.clear()
+        for ordinal in execution.stops:
+            self._bodies.stop(ordinal)
+        execution.stops.clear()
+        starts: Starts = []
+        for claim, number in execution.starts:
+            ordinal = claim.record.ordinal
+            self._claims[ordinal] = claim
+            starts.append((ordinal, number))
+        execution.starts.clear()
+        consumed, execution.consumed = execution.consumed, []
+        is_busy = bool(execution.in_flight)
+        return Turn(
+            records,
+            starts,
+            consumed,
+            execution.outcome,
+            is_busy,
+            execution.next_due_ms(),
+            () if is_busy else execution.awaited_types(),
+            execution.journal.shown,
+            self._definition.code_hash,
+        )
+
+    def _attempt_ended(
+        self, claim: Claim, number: int, error: RecordedError | None, value: Any
+    ) -> None:
+        self._claims.pop(claim.record.ordinal, None)
+        execution = self._execution
+        now_ms = self._hooks.now_ms()
+        result = None
+        if error is None:
+            name = claim.record.public_name
+            try:
+                result = encode_json(
+                    value, f"the result of step {name!r} of workflow {self._plan.workflow!r}"
+                )
+            except Exception as unfit:
+                execution.refuse_result(claim, record_of(unfit), now_ms)
+                self._hooks.turned(self, self._turn())
+                return
+        if execution.body_done(claim, number, error, result, now_ms, not self._hooks.unfenced):
+            self._hooks.turned(self, self._turn())

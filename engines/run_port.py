@@ -1,0 +1,150 @@
+"""The port between an instance's rows and its code: what the Engine asks of a run, and hears.
+
+A *run* is one life of an instance's user code, `run` and the bodies of its steps, from a replay
+on. It may live in the shard's process (`local_run`) or in a worker (`remote_run`); the Engine,
+which alone writes, can't tell. All that crosses is plain data: a `Plan` to begin with, acts and
+events in, a `Turn` out for each time that `run` went on. Bodies start when the Engine says that
+what led to them is durable. A run that is lost is no error of the instance: the Engine opens
+another from its rows, and what was in flight counts as interrupted.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from .failures import RecordedError
+from .journal import Record
+
+Starts = list[tuple[int, int]]
+"""Attempts to start once they are durable: `(ordinal of the record, attempt)`."""
+
+ACTS = frozenset({"tick"})
+"""Methods of `Execution` that the Engine may call by `Run.act`; the first argument is the time."""
+
+
+class Plan(msgspec.Struct, array_like=True):
+    """All that a run needs to begin.
+
+    Attributes:
+        key: the Engine's key.
+        run_id, workflow, code_hash, created_ms, params: as the instance has them.
+        started_ms: when `run` was first executed.
+        now_ms: the shard's time.
+        records: the journal so far.
+        events: `(number, type, time)` of the buffered events, oldest first.
+    """
+
+    key: str
+    run_id: str
+    workflow: str
+    code_hash: str
+    created_ms: int
+    started_ms: int
+    now_ms: int
+    params: bytes
+    records: list[Record]
+    events: list[tuple[int, str, int]]
+
+
+class Outcome(msgspec.Struct, array_like=True, frozen=True):
+    """How `run` ended: with JSON, or with an error."""
+
+    output: bytes | None
+    error: RecordedError | None
+
+
+class Turn(msgspec.Struct, array_like=True):
+    """What came of letting `run` go on.
+
+    Attributes:
+        records: to be written.
+        starts: bodies to start once those are durable.
+        consumed: numbers of buffered events that are used up.
+        outcome: how `run` ended, if it has.
+        is_busy: whether bodies are in flight, or about to be.
+        due_ms: when something is due next; 0: nothing is timed.
+        awaited: types of events that are waited for (told only if not busy).
+        shown: how many steps there are to show.
+        code_hash: of the code that runs it.
+    """
+
+    records: list[Record]
+    starts: Starts
+    consumed: list[int]
+    outcome: Outcome | None
+    is_busy: bool
+    due_ms: int
+    awaited: tuple[str, ...]
+    shown: int
+    code_hash: str
+
+
+class Run(Protocol):
+    """A live run. What `begin` and `act` bring is given back, or told to `turned` later."""
+
+    def begin(self) -> Turn | None:
+        """Execute `run` through the records, then on. Called once."""
+
+    def act(self, what: str, now_ms: int, *args: Any) -> Turn | None:
+        """One of `ACTS`, as a method of `Execution`."""
+
+    def buffer_event(self, seq: int, event_type: str, at_ms: int) -> None:
+        """An event has come; the next act delivers it."""
+
+    def start(self, starts: Starts) -> None:
+        """The records of these attempts are durable: run their bodies."""
+
+    def close(self) -> None:
+        """Drop `run`, cancel its bodies. Nothing is told any more."""
+
+    def records(self) -> list[Record] | None:
+        """The journal as it is in memory; None: it is not in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunHooks:
+    """What a run may ask of its Engine, and tell it.
+
+    Attributes:
+        turned: `run` went on by itself (a body ended), or later than it was asked to.
+        lost: the run is gone, with why. It need not be closed.
+        payload_of: a buffered event's payload by its number.
+        now_ms: the shard's time.
+        unfenced: a deliberate fault: results of attempts that were given up are taken.
+    """
+
+    turned: Callable[[Run, Turn], None]
+    lost: Callable[[Run, Exception], None]
+    payload_of: Callable[[int], bytes]
+    now_ms: Callable[[], int]
+    unfenced: bool = False
+
+
+Done = Callable[[BaseException | None, Any], None]
+"""Called once, on the loop and outside any task: the error, or None and the value."""
+
+
+class Body(Protocol):
+    """A body that runs."""
+
+    def cancel(self) -> None:
+        """Ask it to stop; `done` is called all the same when it ends."""
+
+
+class BodyRunner(Protocol):
+    """Where bodies run."""
+
+    def run_body(
+        self,
+        fn: Callable[..., Any],
+        kwargs: dict[str, Any],
+        is_async: bool,
+        context: contextvars.Context,
+        done: Done,
+    ) -> Body:
+        """Run a body. `done` is never called before this returns."""
