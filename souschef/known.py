@@ -1,6 +1,7 @@
-"""What a SousChef keeps in memory of instances: who may use a slot, and who has just ended. Pure.
+"""What a SousChef keeps in memory of instances. Pure.
 
-Both are bounded: the first by the lease, the second by a constant.
+Who may use a slot, who has just ended, and of whom there is doubt which run is the newest.
+All are bounded: the first by the lease, the others by a constant.
 """
 
 from __future__ import annotations
@@ -31,6 +32,24 @@ class Held:
         self.since_ms = since_ms
         self.heard_ms = heard_ms
         self.granted = self.flying = False
+
+
+class Doubt:
+    """Another run of an instance was reported, and it looks older than the one on the roster.
+
+    Attributes:
+        run_id, other_run_id: on the roster, and as reported.
+        shard: where the Engine lives.
+        asked: the Engine has been asked; what it says from then on is believed.
+    """
+
+    __slots__ = ("asked", "other_run_id", "run_id", "shard")
+
+    def __init__(self, run_id: str, other_run_id: str, shard: str) -> None:
+        self.run_id = run_id
+        self.other_run_id = other_run_id
+        self.shard = shard
+        self.asked = False
 
 
 class Ends:

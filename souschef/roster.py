@@ -27,7 +27,7 @@ import msgspec
 from ..engines.ports import Grant, StatusReport
 from ..runtime import limits
 from ..runtime.tables import Row
-from .known import ASK_AT_ONCE, Ends, Held
+from .known import ASK_AT_ONCE, Doubt, Ends, Held
 from .lane import Entry, Lane
 from .lateness import Lateness
 from .repair import put_in_order
@@ -80,7 +80,7 @@ class Roster:
         self._outgoing: GrantsByShard = {}
         self._arrivals: dict[str, StatusReport] = {}
         self._ends = Ends(limits.ENDS_REMEMBERED_MAX)
-        self._doubted: dict[str, str] = {}
+        self._doubts: dict[str, Doubt] = {}
         self._streak = 0
         self._dirty = False
         self._load_held(now_ms)
@@ -145,14 +145,12 @@ class Roster:
 
     def _on_held_report(self, held: Held, report: StatusReport, now_ms: int) -> None:
         if report.run_id != held.run_id:
-            if self._is_newer_run(report, held.since_ms):
+            if self._is_newer_run(report, held.run_id, held.since_ms):
                 self._move(report, now_ms)
-            elif report.key in self._doubted:
-                held.heard_ms = ASK_AT_ONCE
             return
         held.heard_ms = now_ms
+        self._doubts.pop(report.key, None)
         if report.seq <= held.seq:
-            self._doubted.pop(report.key, None)
             return
         state = report.state
         if state == "running":
@@ -179,12 +177,12 @@ class Roster:
     def _on_parked_report(self, row: Row, report: StatusReport, now_ms: int) -> None:
         _, key, run_id, seq, state, turn, _, _, since_ms, wake_ms, _ = row
         if report.run_id != run_id:
-            if not self._is_newer_run(report, since_ms):
-                if key in self._doubted and state != QUEUED:
+            if not self._is_newer_run(report, run_id, since_ms):
+                if key in self._doubts and state != QUEUED:  # the row must see to it itself
                     self._ask_later(row, now_ms - limits.POKE_AFTER_MS)
                 return
         else:
-            self._doubted.pop(key, None)
+            self._doubts.pop(key, None)
             if report.seq <= seq:
                 return
             if report.state == QUEUED and state == QUEUED and report.turn == turn:
@@ -206,18 +204,23 @@ class Roster:
         else:
             self._queue(report)
 
-    def _is_newer_run(self, report: StatusReport, since_ms: int) -> bool:
+    def _is_newer_run(self, report: StatusReport, run_id: str, since_ms: int) -> bool:
         """Whether a report of another run than the one on the roster is to be believed."""
         key = report.key
         if self._ends.has(key, report.run_id):
             return False
-        if report.since_ms < since_ms and self._doubted.get(key) != report.run_id:
-            if len(self._doubted) >= limits.ENDS_REMEMBERED_MAX:
-                self._doubted.clear()
-            self._doubted[key] = report.run_id
-            return False
-        self._doubted.pop(key, None)
-        return True
+        if report.since_ms >= since_ms:
+            self._doubts.pop(key, None)
+            return True
+        doubt = self._doubts.get(key)
+        if doubt is not None and doubt.other_run_id == report.run_id:
+            if doubt.asked:
+                del self._doubts[key]
+            return doubt.asked
+        if len(self._doubts) >= limits.ENDS_REMEMBERED_MAX:
+            self._doubts.clear()
+        self._doubts[key] = Doubt(run_id, report.run_id, report.shard)
+        return False
 
     def _enter(self, report: StatusReport) -> None:
         """Put an instance that has no row where it belongs."""
@@ -468,6 +471,10 @@ class Roster:
     def due_pokes(self, now_ms: int) -> AskedByShard:
         """Who is to be asked how it stands; each is asked again only after a while."""
         asked: dict[str, tuple[str, str]] = {}
+        for key, doubt in self._doubts.items():
+            if not doubt.asked and len(asked) < limits.POKES_PER_TICK_MAX:
+                doubt.asked = True
+                asked[key] = (doubt.shard, doubt.run_id)
         self._overdue_sleepers(asked, now_ms)
         for key, held in self.held.items():
             if held.heard_ms == ASK_AT_ONCE or (

@@ -12,6 +12,7 @@ import pytest
 
 from tests.souschef.world import Weather, World
 from toque.runtime import limits
+from toque.runtime.ids import EntityRef
 from toque.runtime.simloop import VirtualTimeLoop
 
 pytestmark = pytest.mark.loop(factory=VirtualTimeLoop)
@@ -154,8 +155,8 @@ async def test_a_long_sleeper_is_poked_though_all_was_evicted(tmp_path: Path) ->
         await world.until(lambda: instance.state == "waiting" and not instance.reporting, 2)
         instance.mute = True
         await asyncio.sleep(600)
-        key = ("SousChef", "acme/w/0")
-        assert all(host.peek(key) is None for host in world.hosts.values())  # type: ignore[arg-type]
+        key = EntityRef("SousChef", "acme/w/0")
+        assert all(host.peek(key) is None for host in world.hosts.values())
         await world.until(lambda: instance.state == "ended", 3_700)
 
 

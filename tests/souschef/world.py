@@ -16,6 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from toque.engines.ports import ENGINE_SHARD_KIND, SOUSCHEF_KIND, Grant, StatusReport
 from toque.gatekeeper.account import Account
 from toque.gatekeeper.gatekeeper import Gatekeeper, GatekeeperEnv
@@ -138,7 +140,8 @@ class World:
             ENGINE_SHARD_KIND: self,
         }
         entropy = SeededEntropy(f"{shard} {store.epoch} {self.random.random()}")
-        host = Host(shard, store, self.clock, entropy, self.loop, self, classes, envs)  # type: ignore[arg-type]
+        router: Any = self
+        host = Host(shard, store, self.clock, entropy, self.loop, router, classes, envs)
         self.hosts[shard], self.stores[shard] = host, store
         host.start()
 
@@ -209,7 +212,8 @@ class World:
             for _copy in range(self._copies()):
                 self.loop.call_later(self._delay_s(), _settle, future, ok, body)
 
-        host.deliver(Call(self._next_id, ref.kind, ref.key, method, args, chain), answer)  # type: ignore[arg-type]
+        raw = msgspec.Raw(args)
+        host.deliver(Call(self._next_id, ref.kind, ref.key, method, raw, chain), answer)
 
     # --- Engines ----------------------------------------------------------------------------
 
