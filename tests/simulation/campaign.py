@@ -21,6 +21,8 @@ from pathlib import Path
 from .scenario import Report, run_seed
 from .world import Sabotage
 
+FAILURES_MAX = 20
+"""A campaign that fails so often has nothing more to tell."""
 MEMORY_FOLDER = Path("/dev/shm")
 """Where files cost no disk, if the system has it."""
 
@@ -176,6 +178,9 @@ def campaign(
         summary.add(report)
         if report.broken is not None:
             tell(report.describe())
+            if len(summary.failed) == FAILURES_MAX:
+                tell(f"stopped after {FAILURES_MAX} failures")
+                break
         if summary.seeds % 50 == 0:
             rate = 60 * summary.seeds / (time.monotonic() - began)
             tell(f"{summary.seeds} of {count}, {rate:.0f} a minute, failed: {summary.failed}")

@@ -218,7 +218,7 @@ class Clients:
 
             listed = await self._try(f"list {workflow}", work, stubborn=True)
             seen.extend(row.id for row in listed.page.rows)
-            cursor = listed.page.cursor
+            cursor = listed.cursor
             if cursor is None:
                 break
         hold = self.world.promises.hold
