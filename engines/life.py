@@ -33,7 +33,7 @@ from .ports import StatusReport
 from .present import instance_view
 from .rows import InstanceRows
 from .run_port import Plan, Run, RunHooks, Starts, Turn
-from .status import HOLDS_SLOT, SLOT_STATES, Event, move
+from .status import FINISHED, HOLDS_SLOT, SLOT_STATES, Event, move
 from .views import InstanceView, StepView
 
 _log = logging.getLogger("toque.engines")
@@ -187,16 +187,16 @@ class InstanceLife(DurableObject):
             self._is_changed = False
             self._rows.save(instance)
         self._rows.flush()
+        if self._waiters and instance.status in FINISHED:  # not before it is written
+            for waiter in list(self._waiters):
+                self._answer_waiter(waiter)
         report = None
         if self._must_report:
             self._must_report = False
             report = self._status_report(instance)
-        starts = self._starts
-        if starts:
-            self._starts = []
-        elif report is None:
-            return
-        self.ctx.when_durable(partial(self._committed, report, self._run, starts))
+        starts, self._starts = self._starts, []  # a list of this event's own: the next adds to it
+        if starts or report is not None:
+            self.ctx.when_durable(partial(self._committed, report, self._run, starts))
 
     @whole
     def _committed(self, report: StatusReport | None, run: Run | None, starts: Starts) -> None:
@@ -296,8 +296,6 @@ class InstanceLife(DurableObject):
             instance.output = self._rows.keep_payload("output", output)
         self._changed(now_ms)
         self._drop_run()
-        for waiter in list(self._waiters):
-            self._answer_waiter(waiter)
         self.ctx.may_evict()
 
     def _changed(self, now_ms: int) -> None:
