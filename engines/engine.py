@@ -28,8 +28,18 @@ from ..runtime.ids import check_event_type, check_instance_id
 from ..runtime.store import Store
 from ..runtime.tables import Query, Table
 from .failures import EventsBufferFull
-from .journal import EVENTS, FORMAT_VERSION, INSTANCES, PAYLOADS, REQUESTS, STEPS, Instance
-from .life import InstanceLife, whole
+from .journal import (
+    EVENTS,
+    FORMAT_VERSION,
+    INSTANCES,
+    NOTES,
+    PAYLOADS,
+    REQUESTS,
+    STEPS,
+    Instance,
+)
+from .life import whole
+from .observed import ObservedInstance
 from .ports import ENGINE_KIND
 from .present import step_views
 from .status import FINISHED, HOLDS_SLOT, move
@@ -38,11 +48,18 @@ from .views import CreateRequest, InstanceView
 _ACTIVE = Query("active instances", "SELECT entity FROM instances WHERE active = 1")
 
 
-class Engine(InstanceLife):
+class Engine(ObservedInstance):
     """See the module's description."""
 
     KIND = ENGINE_KIND
-    TABLES: ClassVar[tuple[Table, ...]] = (INSTANCES, STEPS, PAYLOADS, EVENTS, REQUESTS)
+    TABLES: ClassVar[tuple[Table, ...]] = (
+        INSTANCES,
+        STEPS,
+        PAYLOADS,
+        EVENTS,
+        NOTES,
+        REQUESTS,
+    )
 
     # --- what front ends call ---------------------------------------------------------------
 
@@ -75,6 +92,7 @@ class Engine(InstanceLife):
         )
         if not self.env.faults.no_announce_alarm:
             self.ctx.set_alarm(now_ms + limits.ANNOUNCE_ALARM_MS)
+        self._rows.note_status(self._instance, now_ms)
         self._is_changed = self._must_report = True
         self._flush()
         return self.wait(request.wait_ms) if request.wait_ms else self._view()
@@ -84,10 +102,7 @@ class Engine(InstanceLife):
         instance = self._existing()
         steps = []
         if with_steps:
-            records = self._run.records() if self._run is not None else None
-            if records is None:
-                records = self._rows.records()
-            steps = step_views(instance, records, newest_first=newest_first)
+            steps = step_views(instance, self._records(), newest_first=newest_first)
         return self._view(steps)
 
     def wait(self, wait_ms: int) -> InstanceView | asyncio.Future[InstanceView]:
@@ -169,6 +184,7 @@ class Engine(InstanceLife):
         instance.modified_ms = now_ms
         self._is_changed = True
         is_first = instance.started_ms is None
+        self._rows.note_status(instance, now_ms)
         if is_first:
             instance.started_ms = now_ms
         self._go_on(now_ms, is_first=is_first)
@@ -236,6 +252,7 @@ class Engine(InstanceLife):
         self._flush()
 
     def on_evict(self) -> None:
+        super().on_evict()
         self._drop_run()
         for timer in self._waiters.values():
             timer.cancel()

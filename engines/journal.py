@@ -58,6 +58,7 @@ EVENTS = Table(
     ),
     2,
 )
+NOTES = Table("status_notes", (("entity", "TEXT"), ("no", "INTEGER"), ("blob", "BLOB")), 2)
 REQUESTS = Table(
     "requests",
     (("entity", "TEXT"), ("request_id", "TEXT"), ("seq", "INTEGER"), ("answer", "INTEGER")),
@@ -69,6 +70,14 @@ DO, SLEEP, WAIT, TIMER = "do", "sleep", "wait", "timer"
 # states of records
 RUNNING, PENDING, DONE, FAILED, CANCELLED = range(5)
 """An attempt is in flight | waits for its time or event | outcomes | `run` gave it up."""
+
+
+class StatusNote(msgspec.Struct, array_like=True, gc=False):
+    """A change of status: its number among the instance's events, the new status, the time."""
+
+    no: int
+    status: str
+    at_ms: int
 
 
 class Instance(msgspec.Struct, array_like=True, gc=False):
@@ -102,6 +111,8 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     params: bytes | None = None
     output: bytes | None = None
     error: RecordedError | None = None
+    event_no: int = 0
+    notes: list[StatusNote] = []
 
     def row(self, entity: str, workflow_uuid: str) -> Row:
         """As a row of `INSTANCES`."""
@@ -127,12 +138,19 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
 
 
 class Attempt(msgspec.Struct, array_like=True, gc=False):
-    """One attempt of a step; `ended_ms` is None while it runs, `error` None if it succeeded."""
+    """One attempt of a step; `ended_ms` is None while it runs, `error` None if it succeeded.
+
+    `began_no` and `ended_no` number these transitions among the instance's events; `retry_ms` is
+    how long after a failure the next attempt was to come.
+    """
 
     number: int
     started_ms: int
     ended_ms: int | None = None
     error: RecordedError | None = None
+    began_no: int = 0
+    ended_no: int = 0
+    retry_ms: int | None = None
 
 
 class Record(msgspec.Struct, array_like=True):
@@ -147,6 +165,7 @@ class Record(msgspec.Struct, array_like=True):
         attempt: number of the newest attempt; a result of another is refused.
         result: JSON, once done.
         event_type, event_at_ms: of a wait.
+        began_no, ended_no: numbers of these transitions among the instance's events (`watch`).
     """
 
     version: int
@@ -169,6 +188,8 @@ class Record(msgspec.Struct, array_like=True):
     config: Resolved = DEFAULTS
     event_type: str = ""
     event_at_ms: int = 0
+    began_no: int = 0
+    ended_no: int = 0
 
     @property
     def public_name(self) -> str:

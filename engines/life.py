@@ -79,6 +79,7 @@ class InstanceLife(DurableObject):
         self._is_changed = False
         self._must_report = False
         self._starts: Starts = []
+        self._code_error = ""
 
     # --- running ----------------------------------------------------------------------------
 
@@ -129,11 +130,13 @@ class InstanceLife(DurableObject):
             self.env.faults.unfenced_attempts,
         )
         self._run = self.env.code_host.open(plan, hooks)
+        self._code_error = ""
         return self._run.begin()
 
     def _cannot_run(self, error: Exception) -> None:
         """There is nothing to run it with, just now."""
         _log.error("instance %s can't go on: %s", self.ctx.ref.key, error)
+        self._code_error = str(error)
         self._due_timer = self.env.loop.call_later(limits.CODE_RETRY_MS / 1_000, self._retry)
 
     @whole
@@ -147,8 +150,9 @@ class InstanceLife(DurableObject):
     def _after_turn(self, turn: Turn, now_ms: int) -> None:
         """Write what a turn of `run` brought, and see to what follows from it."""
         instance = self._existing()
+        is_copy = self._run is not None and self._run.records() is None
         for record in turn.records:
-            self._rows.put_record(record)
+            self._rows.put_record(record, is_copy=is_copy)
         if turn.consumed:
             for seq in turn.consumed:
                 self._rows.delete_event(seq)
@@ -303,6 +307,7 @@ class InstanceLife(DurableObject):
         instance = self._existing()
         instance.modified_ms = now_ms
         instance.report_seq += 1
+        self._rows.note_status(instance, now_ms)
         self._is_changed = self._must_report = True
         if not self.env.faults.no_announce_alarm:
             self._alarm_by(now_ms + limits.ANNOUNCE_ALARM_MS)

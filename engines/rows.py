@@ -9,23 +9,32 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from ..runtime.codec import NULL
+from ..runtime.codec import NULL, pack, unpack
 from ..runtime.entity import Context
 from ..runtime.errors import Overloaded
 from ..runtime.ids import split_engine_key
-from ..runtime.limits import INLINE_PAYLOAD_BYTES_MAX, REQUEST_IDS_KEPT_MAX, SCAN_ROWS_MAX
+from ..runtime.limits import (
+    INLINE_PAYLOAD_BYTES_MAX,
+    REQUEST_IDS_KEPT_MAX,
+    SCAN_ROWS_MAX,
+    STATUS_NOTES_INLINE_MAX,
+)
 from ..runtime.store import Store
 from ..runtime.tables import Key, Row, Table
 from .journal import (
     EVENTS,
     INSTANCES,
+    NOTES,
     PAYLOADS,
     REQUESTS,
     STEPS,
     Instance,
     Record,
+    StatusNote,
     record_from_row,
 )
+from .status import HOLDS_SLOT
+from .watch import EventLog, entries_of, entry_of, last_number, number, take_numbers
 
 
 class InstanceRows:
@@ -36,7 +45,17 @@ class InstanceRows:
         store: the shard's store.
     """
 
-    __slots__ = ("_ctx", "_gathered", "_key", "_request_ids", "_store", "_workflow_uuid")
+    __slots__ = (
+        "_ctx",
+        "_event_no",
+        "_gathered",
+        "_has_last_number",
+        "_key",
+        "_request_ids",
+        "_store",
+        "_workflow_uuid",
+        "log",
+    )
 
     def __init__(self, ctx: Context, store: Store) -> None:
         self._ctx = ctx
@@ -45,6 +64,9 @@ class InstanceRows:
         self._key = ctx.ref.key
         self._workflow_uuid = split_engine_key(self._key)[1]
         self._request_ids: deque[str] | None = None
+        self._event_no = 0
+        self._has_last_number = True
+        self.log: EventLog | None = None
 
     def flush(self) -> None:
         """Write what was gathered.
@@ -74,6 +96,7 @@ class InstanceRows:
         """Drop what was gathered."""
         self._gathered.clear()
         self._request_ids = None
+        self.log = None
 
     def _put(self, table: Table, row: Row) -> None:
         self._gathered[table.name, row[: table.key_size]] = table, row
@@ -88,21 +111,69 @@ class InstanceRows:
     def load(self) -> Instance | None:
         """The instance, if there is one."""
         row = self._get(INSTANCES, (self._key,))
-        return None if row is None else Instance.from_row(row)
+        if row is None:
+            self._event_no = 0
+            return None
+        instance = Instance.from_row(row)
+        self._event_no = instance.event_no
+        # while it runs, records are written without the instance's row
+        self._has_last_number = instance.status not in HOLDS_SLOT
+        return instance
 
     def save(self, instance: Instance) -> None:
         """Write the instance's row."""
+        instance.event_no = self._event_no
         self._put(INSTANCES, instance.row(self._key, self._workflow_uuid))
 
     # --- records ----------------------------------------------------------------------------
 
     def records(self) -> list[Record]:
         """All records, in order of their ordinals."""
-        return [record_from_row(row) for row in self._all(STEPS)]
+        records = [record_from_row(row) for row in self._all(STEPS)]
+        self._saw(records)
+        return records
 
-    def put_record(self, record: Record) -> None:
-        """Write a record's row."""
+    def put_record(self, record: Record, *, is_copy: bool = False) -> None:
+        """Write a record's row; what is new in it gets its numbers among the events.
+
+        Of a copy, from a run in another process, the numbers stand in the row written before.
+        """
+        if is_copy and (row := self._get(STEPS, (self._key, record.ordinal))) is not None:
+            take_numbers(record, record_from_row(row))
+        before = self._last_number()
+        self._event_no = number(record, before)
+        if self.log is not None and self._event_no > before:
+            self.log.add(sorted(entries_of(record, before), key=lambda entry: entry[0]))
         self._put(STEPS, record.row(self._key))
+
+    # --- history ----------------------------------------------------------------------------
+
+    def note_status(self, instance: Instance, now_ms: int) -> None:
+        """The status has changed; `save` is to follow."""
+        notes = instance.notes
+        if len(notes) >= STATUS_NOTES_INLINE_MAX:
+            self._put(NOTES, (self._key, notes[0].no, pack(notes)))
+            notes = instance.notes = []
+        self._event_no = self._last_number() + 1
+        note = StatusNote(self._event_no, instance.status, now_ms)
+        notes.append(note)
+        if self.log is not None:
+            is_first_run = note.status == "running" and instance.started_ms is None
+            self.log.add((entry_of(note, is_first_run),))
+
+    def notes(self, instance: Instance) -> list[StatusNote]:
+        """All changes of status, oldest first."""
+        older = [note for row in self._all(NOTES) for note in _notes_of(row)]
+        return older + instance.notes
+
+    def _last_number(self) -> int:
+        if not self._has_last_number:
+            self.records()
+        return self._event_no
+
+    def _saw(self, records: list[Record]) -> None:
+        self._event_no = max(self._event_no, last_number(records))
+        self._has_last_number = True
 
     # --- payloads ---------------------------------------------------------------------------
 
@@ -166,3 +237,7 @@ class InstanceRows:
             after = table.key_of(page[-1])
             page = self._ctx.scan(table, (self._key,), after=after, limit=SCAN_ROWS_MAX)
         return rows
+
+
+def _notes_of(row: Row) -> list[StatusNote]:
+    return unpack(row[2], list[StatusNote])

@@ -111,6 +111,107 @@ class InstanceView(msgspec.Struct, frozen=True):
     code_changed: bool = False
 
 
+class InstanceEvent(msgspec.Struct, frozen=True):
+    """Something that happened to an instance (see `watch`).
+
+    Attributes:
+        no: its number; grows, never changes, is the cursor past it.
+        type: one of `watch.EVENT_TYPES`.
+        at_ms: when it happened.
+        step: the public name, of all but `workflow_*`.
+        attempt: number of the attempt, of `attempt_*`.
+        retry_delay_ms: of `attempt_errored`: after how long the next one was to come; None: it
+            was the last.
+        duration_ms: of sleeps.
+        event_type: of waits.
+        error: why it failed.
+        output: JSON, of what completed; None with `output_cut`: too large to be shown here.
+    """
+
+    no: int
+    type: str
+    at_ms: int
+    step: str | None = None
+    attempt: int | None = None
+    retry_delay_ms: int | None = None
+    duration_ms: int | None = None
+    event_type: str | None = None
+    error: ErrorView | None = None
+    output: bytes | None = None
+    output_cut: bool = False
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """A page of an instance's events.
+
+    Attributes:
+        cursor: ask for the next page with it.
+        ended: the instance has ended and nothing is left.
+    """
+
+    events: list[InstanceEvent]
+    cursor: int
+    ended: bool
+
+
+class WaitReason(msgspec.Struct, frozen=True):
+    """Something that an instance waits for, or does.
+
+    Attributes:
+        kind: `slot` (queued), `step` (a body runs), `retry`, `sleep`, `event`, `timer` (asyncio's)
+            or `code` (its code can't be loaded).
+        name: the step's public name.
+        since_ms: since when.
+        due_ms: when it is over by itself.
+        event_type: of `event`.
+        attempt: of `step` the one that runs, of `retry` the next.
+        error: of `retry` the last failure; of `code` why.
+    """
+
+    kind: str
+    name: str | None = None
+    since_ms: int | None = None
+    due_ms: int | None = None
+    event_type: str | None = None
+    attempt: int | None = None
+    error: ErrorView | None = None
+
+
+class BufferedEvents(msgspec.Struct, frozen=True):
+    """Events of a type that have come; `awaited`: a wait asks for them."""
+
+    type: str
+    count: int
+    oldest_ms: int
+    awaited: bool
+
+
+class WaitingView(msgspec.Struct, frozen=True):
+    """Why an instance does not go on.
+
+    Attributes:
+        status: its status; `since_ms`: since when.
+        reasons: what it waits for; empty once it has ended. `more`: how many are left out.
+        buffered: events that have come and were not taken yet.
+        awakened: of a queued one: it has run before.
+        souschef: number of the SousChef that queues it.
+        in_memory: whether it is; a waiting instance leaves memory when idle.
+        version_id, code_hash, code_changed: the code it began with; whether it runs on other.
+    """
+
+    status: str
+    since_ms: int
+    reasons: list[WaitReason]
+    more: int
+    buffered: list[BufferedEvents]
+    awakened: bool
+    souschef: int
+    in_memory: bool
+    version_id: str
+    code_hash: str
+    code_changed: bool
+
+
 class IndexRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A line of a list."""
 
@@ -152,6 +253,8 @@ class PageRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
 #   wait(wait_ms: int) -> InstanceView                     answers at the end, or after wait_ms
 #   send_event(event_type: str, payload: bytes, request_id: str) -> int  (timestamp in ms;
 #       InstanceNotFound, InstanceFinished)
+#   events(cursor: int, limit: int, types: list[str], wait_ms: int) -> EventPage
+#   waiting() -> WaitingView
 #   terminate(request_id: str) -> InstanceView             (InvalidTransition when finished)
 # EngineShard (kind "EngineShard", key = the data shard's name):
 #   list_page(request: PageRequest) -> list[IndexRow]

@@ -1,0 +1,93 @@
+"""Why an instance does not go on: what it waits for, or does, and what has come that it ignores.
+
+Pure: rows in, a view out. Timers of asyncio have no rows until they fire: of them the next is
+told, if it is what the instance means to wake for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..runtime.limits import WAIT_REASONS_SHOWN_MAX
+from .journal import RUNNING, SLEEP, TIMER, WAIT, Instance, Record
+from .status import FINISHED
+from .views import BufferedEvents, ErrorView, WaitingView, WaitReason
+
+
+def waiting_view(
+    instance: Instance,
+    records: Iterable[Record],
+    events: Iterable[tuple[int, str, int]],
+    code_error: str,
+    *,
+    in_memory: bool,
+) -> WaitingView:
+    """The view.
+
+    Args:
+        instance: the instance.
+        records: its journal.
+        events: `(number, type, time)` of the buffered events.
+        code_error: why its code can't be loaded, if that is so.
+        in_memory: whether its `run` is.
+    """
+    has_ended = instance.status in FINISHED
+    open_records = [] if has_ended else [r for r in records if not r.is_over]
+    reasons = [reason for record in open_records if (reason := _reason(record)) is not None]
+    if instance.wake_ms and all(reason.due_ms != instance.wake_ms for reason in reasons):
+        reasons.append(WaitReason("timer", due_ms=instance.wake_ms))
+    if code_error:
+        error = ErrorView("WorkflowLoadError", code_error)
+        reasons.insert(0, WaitReason("code", since_ms=instance.modified_ms, error=error))
+    if instance.status == "queued":
+        reasons.insert(0, WaitReason("slot", since_ms=instance.queued_ms))
+    return WaitingView(
+        status=instance.status,
+        since_ms=instance.modified_ms,
+        reasons=reasons[:WAIT_REASONS_SHOWN_MAX],
+        more=max(0, len(reasons) - WAIT_REASONS_SHOWN_MAX),
+        buffered=_buffered(events, {r.event_type for r in open_records if r.kind == WAIT}),
+        awakened=instance.awakened,
+        souschef=instance.souschef,
+        in_memory=in_memory,
+        version_id=instance.version_id,
+        code_hash=instance.code_hash,
+        code_changed=instance.code_changed,
+    )
+
+
+def _reason(record: Record) -> WaitReason | None:
+    name, since_ms = record.public_name, record.started_ms
+    if record.kind == TIMER:
+        return None
+    if record.kind == SLEEP:
+        return WaitReason("sleep", name, since_ms, record.due_ms)
+    if record.kind == WAIT:
+        return WaitReason("event", name, since_ms, record.due_ms, record.event_type)
+    newest = record.attempts[-1] if record.attempts else None
+    if record.state == RUNNING or newest is None:
+        started_ms = since_ms if newest is None else newest.started_ms
+        return WaitReason("step", name, started_ms, attempt=record.attempt)
+    error = newest.error
+    return WaitReason(
+        "retry",
+        name,
+        newest.ended_ms,
+        record.due_ms,
+        attempt=record.attempt + 1,
+        error=None if error is None else ErrorView(error.name, error.message),
+    )
+
+
+def _buffered(
+    events: Iterable[tuple[int, str, int]], awaited: Iterable[str]
+) -> list[BufferedEvents]:
+    counts: dict[str, list[int]] = {}
+    for _, event_type, at_ms in events:
+        known = counts.setdefault(event_type, [0, at_ms])
+        known[0] += 1
+    wanted = set(awaited)
+    return [
+        BufferedEvents(kind, count, oldest_ms, kind in wanted)
+        for kind, (count, oldest_ms) in counts.items()
+    ]
