@@ -88,6 +88,12 @@ CHECKS = (
 )
 
 
+def new_folder() -> Path:
+    """An empty folder for the files of one world, in memory if possible."""
+    parent = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+    return Path(tempfile.mkdtemp(prefix="toque-sim-", dir=parent))
+
+
 def play(
     seed: int,
     sabotage: tuple[str, ...] = (),
@@ -95,8 +101,7 @@ def play(
     ignored: frozenset[str] = frozenset(),
 ) -> Report:
     """Play one seed in a folder of its own, which is removed."""
-    parent = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
-    folder = Path(tempfile.mkdtemp(prefix="toque-sim-", dir=parent))
+    folder = new_folder()
     logging.disable(logging.CRITICAL)
     try:
         return run_seed(seed, folder, Sabotage(**dict.fromkeys(sabotage, True)), echo, ignored)
