@@ -1,7 +1,7 @@
 """SousChefs and Gatekeeper in bad weather: the limit holds at every instant, nobody is stuck.
 
-Messages are late, doubled and lost; control shards crash at any point of a commit, come back, and
-are taken over while the old owner still runs. In the end all have run, no slot is held and the
+Messages are late, doubled and lost; control shards crash at any point of a commit, come back, are
+taken over while the old owner still runs, and refuse rows. In the end all have run, no slot is held and the
 ledger is empty. A seed gives the same run each time.
 """
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.souschef.world import Weather, World
 from toque.gatekeeper.slots import GatekeeperFaults
+from toque.runtime import limits
 from toque.runtime.entropy import SeededEntropy
 from toque.runtime.simloop import VirtualTimeLoop
 
@@ -45,12 +46,18 @@ async def create_over_time(world: World, random: SeededEntropy, count: int) -> N
 
 
 async def make_trouble(world: World, random: SeededEntropy, times: int) -> None:
-    """Crash and take over control shards, one after another or at once."""
+    """Crash control shards, take them over, fill their stores."""
     for _ in range(times):
         await asyncio.sleep(random.randrange(3_000) / 1000)
         shard = world.placement.control_names()[random.randrange(3)]
-        if random.random() < 0.3:
+        kind = random.random()
+        if kind < 0.3:
             world.take_over(shard)
+            continue
+        if kind < 0.5:
+            world.fill(shard, 2 + random.randrange(10))
+            await asyncio.sleep(random.randrange(1_500) / 1000)
+            world.fill(shard, limits.BATCH_ROWS_MAX)
             continue
         world.crash(shard)
         await asyncio.sleep(random.randrange(1_500) / 1000)
@@ -66,7 +73,7 @@ async def test_the_limit_holds_and_all_run_in_a_storm(tmp_path: Path, seed: int)
         async with asyncio.TaskGroup() as group:
             group.create_task(create_over_time(world, random, 150))
             group.create_task(make_trouble(world, random, 12))
-        await world.until(lambda: not world.unended(), 900)
+        await world.until(lambda: not world.unended(), 3_000)
         assert world.too_many == []
         assert world.hasty_calls() == []
         world.weather.__init__()  # type: ignore[misc]
@@ -87,7 +94,7 @@ async def told_by(seed: int, folder: Path) -> tuple[float, dict[str, int], int]:
         async with asyncio.TaskGroup() as group:
             group.create_task(create_over_time(world, random, 40))
             group.create_task(make_trouble(world, random, 4))
-        await world.until(lambda: not world.unended(), 900)
+        await world.until(lambda: not world.unended(), 3_000)
         return world.loop.time(), dict(world.calls), world.refused
     finally:
         await world.close()

@@ -166,7 +166,7 @@ async def test_a_slot_of_an_engine_that_is_gone_comes_back(tmp_path: Path) -> No
         await world.until(lambda: world.running == 1, 2)
         await asyncio.sleep(1)
         del world.instances["acme/w/gone"]
-        world.running = 0
+        world.running -= 1
         world.create("next", [50], n=1)
         took_s = await world.until(lambda: not world.unended(), 200)
         assert took_s < (limits.POKE_HELD_AFTER_MS + 2 * limits.POKE_EVERY_MS) / 1000

@@ -1,0 +1,194 @@
+"""The Account: workflows, versions, generations, limits; all of it after a crash too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.runtime.shards import Cluster
+from toque.gatekeeper.account import Account, AccountEnv
+from toque.gatekeeper.gatekeeper import Gatekeeper, GatekeeperEnv
+from toque.gatekeeper.messages import (
+    AccountSnapshot,
+    GatekeeperStatistics,
+    VersionRecord,
+    WorkflowRecord,
+)
+from toque.runtime import limits
+from toque.runtime.errors import (
+    InvalidArgument,
+    InvalidId,
+    TooManyWorkflows,
+    WorkflowNotFound,
+)
+from toque.runtime.ids import EntityRef
+from toque.runtime.simloop import VirtualTimeLoop
+
+pytestmark = pytest.mark.loop(factory=VirtualTimeLoop)
+
+ACME = EntityRef("Account", "acme")
+
+
+class Accounts:
+    """Calls to one account, typed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    async def ask(self, method: str, *args: Any) -> Any:
+        return await self.cluster.router.call(ACME, method, *args)
+
+    async def put(self, name: str, code_hash: str = "h1", script: str = "app") -> WorkflowRecord:
+        found = await self.ask("put_workflow", name, "Order", script, code_hash)
+        return msgspec.convert(found, WorkflowRecord)
+
+    async def get(self, name: str) -> WorkflowRecord:
+        return msgspec.convert(await self.ask("get_workflow", name), WorkflowRecord)
+
+    async def versions(self, name: str) -> list[VersionRecord]:
+        return msgspec.convert(await self.ask("list_versions", name), list[VersionRecord])
+
+    async def snapshot(self, known: int = -1) -> AccountSnapshot:
+        return msgspec.convert(await self.ask("snapshot", known), AccountSnapshot)
+
+    async def gatekeeper(self) -> GatekeeperStatistics:
+        found = await self.cluster.router.call(EntityRef("Gatekeeper", "acme"), "statistics")
+        return msgspec.convert(found, GatekeeperStatistics)
+
+
+@asynccontextmanager
+async def accounts_at(folder: Path) -> AsyncIterator[Accounts]:
+    classes = {"Account": Account, "Gatekeeper": Gatekeeper}
+    envs = {"Account": AccountEnv(1_000, 3), "Gatekeeper": GatekeeperEnv(1_000)}
+    cluster = Cluster(folder, classes, envs)
+    try:
+        yield Accounts(cluster)
+    finally:
+        await cluster.close()
+
+
+async def test_the_same_code_again_changes_nothing(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        first = await acme.put("order")
+        assert (first.souschefs, first.generation, first.weight, first.running_max) == (3, 1, 1, 0)
+        assert await acme.put("order") == first
+        assert await acme.get("order") == first
+        assert len(await acme.versions("order")) == 1
+
+
+async def test_other_code_is_a_new_version_under_the_same_uuid(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        first = await acme.put("order")
+        second = await acme.put("order", "h2")
+        third = await acme.put("order", "h1")
+        assert first.uuid == second.uuid == third.uuid
+        assert len({first.version_id, second.version_id, third.version_id}) == 3
+        assert [v.code_hash for v in await acme.versions("order")] == ["h1", "h2", "h1"]
+        assert (first.generation, second.generation, third.generation) == (1, 2, 3)
+
+
+async def test_a_moved_script_keeps_the_version(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        first = await acme.put("order")
+        moved = await acme.put("order", script="other")
+        assert (moved.script_name, moved.version_id) == ("other", first.version_id)
+        assert moved.generation == 2
+
+
+async def test_a_deleted_name_is_free_and_gets_a_new_uuid(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        first = await acme.put("order")
+        await acme.ask("delete_workflow", "order")
+        with pytest.raises(WorkflowNotFound):
+            await acme.get("order")
+        second = await acme.put("order")
+        assert first.uuid != second.uuid
+        assert len(await acme.versions("order")) == 1
+        assert second.generation == 3
+
+
+async def test_snapshots_go_by_generation(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        assert await acme.snapshot() == AccountSnapshot(0, 1_000, [])
+        record = await acme.put("order")
+        assert await acme.snapshot(0) == AccountSnapshot(1, 1_000, [record])
+        assert await acme.snapshot(1) == AccountSnapshot(1, 1_000, None)
+
+
+async def test_all_is_there_after_a_crash(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        order, mail = await acme.put("order"), await acme.put("mail")
+        await acme.ask("set_limits", 7)
+        acme.cluster.crash("c0")
+        acme.cluster.open("c0")
+        assert await acme.snapshot() == AccountSnapshot(3, 7, [mail, order])
+
+
+async def test_limits_reach_the_gatekeeper_though_it_crashes(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        record = await acme.put("order")
+        await acme.ask("set_limits", 7)
+        await acme.ask("set_workflow_limits", "order", 3, 5)
+        acme.cluster.crash("c0")
+        acme.cluster.open("c0")
+        assert (await acme.get("order")).weight == 3
+        await asyncio.sleep(5)
+        gatekeeper = acme.cluster.hosts["c0"].local(EntityRef("Gatekeeper", "acme"))
+        assert isinstance(gatekeeper, Gatekeeper)
+        assert (await acme.gatekeeper()).running_max == 7
+        entry = gatekeeper._book.workflows[f"acme/{record.uuid}"]
+        assert (entry.weight, entry.running_max) == (3, 5)
+
+
+async def test_an_account_holds_so_many_workflows(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        for n in range(limits.WORKFLOWS_PER_ACCOUNT_MAX):
+            await acme.put(f"w{n}")
+        with pytest.raises(TooManyWorkflows):
+            await acme.put("one-more")
+        await acme.put("w0", "h2")  # deploying is no new workflow
+        acme.cluster.crash("c0")
+        acme.cluster.open("c0")
+        found = (await acme.snapshot()).workflows
+        assert found is not None
+        assert len(found) == limits.WORKFLOWS_PER_ACCOUNT_MAX
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "error"),
+    [
+        ("put_workflow", ("no spaces", "C", "s", "h"), InvalidId),
+        ("get_workflow", ("missing",), WorkflowNotFound),
+        ("list_versions", ("missing",), WorkflowNotFound),
+        ("delete_workflow", ("missing",), WorkflowNotFound),
+        ("set_souschefs", ("missing", 2), WorkflowNotFound),
+        ("set_souschefs", ("order", 0), InvalidArgument),
+        ("set_souschefs", ("order", limits.SOUSCHEFS_PER_WORKFLOW_MAX + 1), InvalidArgument),
+        ("set_workflow_limits", ("order", 0, 1), InvalidArgument),
+        ("set_workflow_limits", ("order", 1, -1), InvalidArgument),
+        ("set_limits", (-1,), InvalidArgument),
+        ("set_limits", ("many",), InvalidArgument),
+    ],
+)
+async def test_bad_input_is_refused_and_changes_nothing(
+    tmp_path: Path, method: str, args: tuple[Any, ...], error: type[Exception]
+) -> None:
+    async with accounts_at(tmp_path) as acme:
+        await acme.put("order")
+        before = await acme.snapshot()
+        with pytest.raises(error):
+            await acme.ask(method, *args)
+        assert await acme.snapshot() == before
+
+
+async def test_souschefs_can_be_set(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        await acme.put("order")
+        await acme.ask("set_souschefs", "order", 8)
+        assert (await acme.get("order")).souschefs == 8
