@@ -190,7 +190,7 @@ class Round:
             return
         actors = self.server.actors()
         victims = actors if self.kind == "all" else self.chance.sample(actors, min(1, len(actors)))
-        ended = keeper.end(victims)
+        ended = self.server.kill(victims)
         self.killed.append((at, {process.pid for process in ended}))
         self.kills += len(ended)
 

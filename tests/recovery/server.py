@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +111,19 @@ class Server:
             os.close(descriptor)
         flow.note(str(self.log), what="killed", pid=process.pid)
 
+    def kill(self, victims: Iterable[Process]) -> list[Process]:
+        """SIGKILL processes at once and note their deaths; gives those that were alive."""
+        ended = keeper.end(victims)
+        for process in ended:  # some may be too young to be watched
+            flow.note(str(self.log), what="killed", pid=process.pid)
+        return ended
+
     def kill_tree(self) -> int:
-        """SIGKILL every process at once; gives how many there were."""
-        tree = self.tree()
-        keeper.end(tree)
+        """SIGKILL every process; gives how many there were."""
+        ended = self.kill(self.tree())
         self._process.wait()
         self._reader.join()
-        return len(tree)
+        return len(ended)
 
     def stop(self) -> None:
         """Stop it cleanly, if it runs."""
