@@ -1,6 +1,9 @@
 """SousChefs: the queue, metadata and liveness of a subset of one workflow's instances.
 
-Read in this order: roster (queue and slot use, pure), souschef (the entity).
+Read in this order: rows (what is stored), lane (a queue with a window in memory), known (what
+memory holds), roster (queue, slots and liveness), repair, lateness, env, souschef (the entity).
+
+Pure: all but souschef.
 
 Never: free a slot without the Engine's word.
 """
