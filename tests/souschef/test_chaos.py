@@ -1,8 +1,8 @@
 """SousChefs and Gatekeeper in bad weather: the limit holds at every instant, nobody is stuck.
 
 Messages are late, doubled and lost; control shards crash at any point of a commit, come back, are
-taken over while the old owner still runs, and refuse rows. In the end all have run, no slot is held and the
-ledger is empty. A seed gives the same run each time.
+taken over while the old owner still runs, and refuse rows. In the end all have run, no slot is
+held and the ledger is empty. A seed gives the same run each time.
 """
 
 from __future__ import annotations
