@@ -352,6 +352,8 @@ class InstanceLife(DurableObject):
             if not waiter.done():
                 waiter.set_exception(EntityReset(f"instance {self._id()!r} was interrupted."))
         self._waiters.clear()
+        if self.env.store.broken is not None:
+            return  # the shard ends, and is opened again elsewhere
         self._instance = self._rows.load()
         self._due_timer = self.env.loop.call_later(limits.ENGINE_RETRY_MS / 1_000, self._retry)
 
