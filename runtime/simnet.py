@@ -10,7 +10,7 @@ then (as a caller's repeated attempt would be), their answer discarded.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -276,6 +276,7 @@ class _Way:
         self._label = label
         self._deliver = deliver
         self._last_arrival = 0.0
+        self._under_way: deque[bytes] = deque()
         self.cut = False
 
     def send(self, frame: bytes) -> None:
@@ -295,9 +296,11 @@ class _Way:
             return
         arrival = max(self._last_arrival, network.loop.time() + network.delay_s())
         self._last_arrival = arrival
-        network.loop.call_at(arrival, self._arrive, frame)
+        self._under_way.append(frame)
+        network.loop.call_at(arrival, self._arrive)
 
-    def _arrive(self, frame: bytes) -> None:
+    def _arrive(self) -> None:
+        frame = self._under_way.popleft()  # timers of one instant fire in any order
         if not self._connection.over:
             self._deliver(frame)
 
