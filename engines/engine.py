@@ -1,7 +1,7 @@
 """The Engine: the entity that *is* one workflow instance, and the only truth on it.
 
 Here is what others may ask of it: front ends, the SousChef, its host and the reporter; how it
-lives is in `life`. Invariants:
+lives is in `life`, and what may be done with it in `operations`. Invariants:
 
 * A body starts only after the commit of every record that led to it, its own attempt included.
 * `run` executes only in a status that holds a slot; a grant is taken only for the current run
@@ -39,7 +39,7 @@ from .journal import (
     Instance,
 )
 from .life import whole
-from .observed import ObservedInstance
+from .operations import InstanceOperations
 from .ports import ENGINE_KIND
 from .present import step_views
 from .status import FINISHED, HOLDS_SLOT, move
@@ -48,7 +48,7 @@ from .views import CreateRequest, InstanceView
 _ACTIVE = Query("active instances", "SELECT entity FROM instances WHERE active = 1")
 
 
-class Engine(ObservedInstance):
+class Engine(InstanceOperations):
     """See the module's description."""
 
     KIND = ENGINE_KIND
@@ -154,17 +154,6 @@ class Engine(ObservedInstance):
         self._flush()
         return now_ms
 
-    @whole
-    def terminate(self, request_id: str) -> InstanceView:
-        """End the instance at once; bodies in flight are cancelled, their results refused."""
-        self._existing()
-        if self._rows.answer_of(request_id) is None:
-            now_ms = self.ctx.clock.now_ms()
-            self._finish(now_ms, "terminate", None, None)
-            self._keep_answer(request_id, now_ms)
-            self._flush()
-        return self._view()
-
     # --- what the SousChef calls, through EngineShard ---------------------------------------
 
     @whole
@@ -239,7 +228,9 @@ class Engine(ObservedInstance):
         instance = self._instance
         if instance is None or instance.run_id != run_id or instance.report_seq != seq:
             return
-        if instance.status in ("queued", "waiting"):
+        if instance.status == "paused":
+            self._tidy_alarm(0)
+        elif instance.status in ("queued", "waiting"):
             self._tidy_alarm(instance.wake_ms)
 
     @classmethod

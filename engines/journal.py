@@ -80,8 +80,29 @@ class StatusNote(msgspec.Struct, array_like=True, gc=False):
     at_ms: int
 
 
+class Pause(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A pause that is over: timers that were set when outcome `order` was the last moved by it.
+
+    A timer that was set after `from_ms`, while bodies in flight were waited for, moved by less.
+    """
+
+    order: int
+    from_ms: int
+    length_ms: int
+
+    def shift_of(self, set_ms: int) -> int:
+        """By how much a timer moved that was set then."""
+        return max(0, self.length_ms - max(0, set_ms - self.from_ms))
+
+
 class Instance(msgspec.Struct, array_like=True, gc=False):
-    """An instance, apart from its steps. Payloads over a size are in rows of their own."""
+    """An instance, apart from its steps. Payloads over a size are in rows of their own.
+
+    Attributes:
+        wake_ms: when it means to go on; kept as it was while it is paused.
+        pause_ms, quiesced_ms: when a pause was asked for; when the last body had ended.
+        pauses: those that are over; what they did to timers that no record holds.
+    """
 
     version: int
     run_id: str
@@ -113,6 +134,9 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     error: RecordedError | None = None
     event_no: int = 0
     notes: list[StatusNote] = []
+    pause_ms: int = 0
+    quiesced_ms: int = 0
+    pauses: tuple[Pause, ...] = ()
 
     def row(self, entity: str, workflow_uuid: str) -> Row:
         """As a row of `INSTANCES`."""
@@ -222,6 +246,14 @@ class Record(msgspec.Struct, array_like=True):
             newest.error = RecordedError(
                 error.kind, error.name, bounded(error.message, ATTEMPT_ERROR_CHARS_MAX)
             )
+
+    def shift(self, pause: Pause) -> bool:
+        """Move its time by a pause. False: it has none."""
+        if self.state != PENDING or not self.due_ms:
+            return False
+        set_ms = self.attempts[-1].ended_ms if self.attempts else None
+        self.due_ms += pause.shift_of(self.started_ms if set_ms is None else set_ms)
+        return True
 
     def end(self, now_ms: int, state: int) -> None:
         """It is over."""

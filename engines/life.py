@@ -92,7 +92,11 @@ class InstanceLife(DurableObject):
             and self._run is None
             and self._due_timer is None
         ):
-            self._go_on(self.ctx.clock.now_ms())
+            now_ms = self.ctx.clock.now_ms()
+            if instance.status == "waitingForPause":  # the bodies that it waited for are gone
+                self._quiesce(now_ms, now_ms, ())
+            else:
+                self._go_on(now_ms)
 
     def _go_on(self, now_ms: int, *, is_first: bool = False) -> None:
         """Run `run`, from where it waits or, if it is not in memory, by replay."""
@@ -121,6 +125,7 @@ class InstanceLife(DurableObject):
             self._rows.payload("params", instance.params),
             [] if is_first else self._rows.records(),
             self._rows.events() if instance.events_buffered else [],
+            instance.pauses,
         )
         hooks = RunHooks(
             self._turned,
@@ -169,7 +174,7 @@ class InstanceLife(DurableObject):
             self._park(turn, now_ms)
         else:
             self._starts += turn.starts
-            self._arm(turn.due_ms, now_ms)
+            self._arm(0 if instance.status == "waitingForPause" else turn.due_ms, now_ms)
 
     def _note_other_code(self, code_hash: str) -> None:
         instance = self._existing()
@@ -262,12 +267,26 @@ class InstanceLife(DurableObject):
             )
             self._finish(now_ms, "fail", None, record_of(error))
             return
+        if instance.status == "waitingForPause":
+            self._quiesce(now_ms, due_ms, turn.awaited)
+            return
         instance.status = move(instance.status, "park")
         instance.wake_ms = due_ms
         instance.awaited = turn.awaited
         self._changed(now_ms)
         self._alarm_by(due_ms)
         self._arm(0, now_ms)
+        self.ctx.may_evict()
+
+    def _quiesce(self, now_ms: int, due_ms: int, awaited: tuple[str, ...]) -> None:
+        """The last body that a pause waited for has ended. A paused instance needs no memory."""
+        instance = self._existing()
+        instance.status = move(instance.status, "quiesce")
+        instance.quiesced_ms = now_ms
+        instance.wake_ms = due_ms
+        instance.awaited = awaited
+        self._changed(now_ms)
+        self._drop_run()
         self.ctx.may_evict()
 
     def _wake_if_due(self, now_ms: int) -> bool:
@@ -282,7 +301,7 @@ class InstanceLife(DurableObject):
         instance = self._existing()
         instance.status = move(instance.status, "wake")
         instance.turn += 1
-        instance.awakened = True
+        instance.awakened = instance.started_ms is not None
         instance.queued_ms = now_ms
         instance.wake_ms = 0
         self._changed(now_ms)
@@ -305,7 +324,7 @@ class InstanceLife(DurableObject):
     def _changed(self, now_ms: int) -> None:
         """The status has changed: write it, and report it until the SousChef confirms."""
         instance = self._existing()
-        instance.modified_ms = now_ms
+        instance.modified_ms = max(now_ms, instance.modified_ms)
         instance.report_seq += 1
         self._rows.note_status(instance, now_ms)
         self._is_changed = self._must_report = True

@@ -53,6 +53,7 @@ class LocalRun:
             stable_hash(plan.run_id),
             f"workflow {plan.workflow!r}",
             hooks.payload_of,
+            plan.pauses,
         )
         self._bodies = Bodies(loop, runner, self._attempt_ended, unfenced=hooks.unfenced)
 

@@ -100,9 +100,10 @@ class Handle:
 class DurableTimer(Handle):
     """What `call_later` gives: the engine fires it, and records that it did."""
 
-    __slots__ = ("due_ms", "ident", "loop")
+    __slots__ = ("due_ms", "ident", "loop", "set_ms")
 
     due_ms: int
+    set_ms: int
     ident: str
     loop: WorkflowLoop
 
@@ -266,6 +267,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         )
         timer.due_ms = math.ceil(when * 1_000 - 1e-3)
         timer.loop = self
+        timer.set_ms = self.now_ms
         task = asyncio.current_task(self)
         lineage = task.lineage if isinstance(task, WorkflowTask) else self._callbacks
         timer.ident = f"{lineage.path}!~{lineage.nth('~')}"

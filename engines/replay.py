@@ -46,7 +46,19 @@ from .failures import (
     record_of,
     text_of,
 )
-from .journal import CANCELLED, DO, DONE, PENDING, RUNNING, SLEEP, TIMER, WAIT, Journal, Record
+from .journal import (
+    CANCELLED,
+    DO,
+    DONE,
+    PENDING,
+    RUNNING,
+    SLEEP,
+    TIMER,
+    WAIT,
+    Journal,
+    Pause,
+    Record,
+)
 from .journal import FAILED as ENDED_BADLY
 from .loop import DurableTimer, WorkflowLoop, WorkflowTask
 from .run_port import Outcome
@@ -80,6 +92,10 @@ class Execution:
         hash_base: see `WorkflowLoop`.
         workflow: named in messages.
         payload_of: gives a buffered event's payload by its number.
+        pauses: those that are over.
+
+    Attributes:
+        holding: a pause is wanted: bodies in flight may end, nothing else happens or begins.
     """
 
     def __init__(
@@ -88,6 +104,7 @@ class Execution:
         hash_base: int,
         workflow: str,
         payload_of: Callable[[int], bytes],
+        pauses: Iterable[Pause] = (),
     ) -> None:
         self.journal = journal
         self.loop = WorkflowLoop(hash_base, self._timer_started)  # type: ignore[abstract]
@@ -98,6 +115,8 @@ class Execution:
         self.consumed: list[int] = []
         self.in_flight: set[int] = set()
         self.now_ms = 0
+        self.holding = False
+        self._pauses = deque(pauses)
         self._workflow = workflow
         self._payload_of = payload_of
         self._steps = sum(record.kind in (DO, WAIT) for record in journal.records)
@@ -125,9 +144,49 @@ class Execution:
     def tick(self, now_ms: int) -> None:
         """Deliver what is due and what has come."""
         self.now_ms = now_ms
-        while self.outcome is None and (self._due or self._inbox):
+        while self.outcome is None and not self.holding and (self._due or self._inbox):
             if not self._deliver_earliest():
                 return
+
+    def pause(self, now_ms: int) -> None:
+        """Hold still from here on."""
+        self.now_ms = now_ms
+        self.holding = True
+
+    def resume(self, now_ms: int, from_ms: int) -> None:
+        """A pause that was asked for then is taken back: all timers move."""
+        pause = Pause(self.journal.last_order, from_ms, max(0, now_ms - from_ms))
+        self.holding = False
+        for record in self.journal.records:
+            if record.shift(pause):
+                self.dirty[record.ordinal] = record
+        self._shift_timers(pause)
+        self.tick(now_ms)
+
+    def _shift_up_to(self, order: int | None) -> None:
+        """In a replay: the pauses before that outcome; None: all that are left."""
+        while self._pauses and (order is None or self._pauses[0].order < order):
+            self._shift_timers(self._pauses.popleft())
+
+    def _shift_timers(self, pause: Pause) -> None:
+        """Move the timers of asyncio, and put what is due into order again."""
+        claimed = self._claimed or {}
+        timers = {item for _, _, item in self._due if isinstance(item, DurableTimer)}
+        timers.update(item for item in claimed.values() if isinstance(item, DurableTimer))
+        for timer in timers:
+            if timer.ident not in self.journal.by_ident or self._is_ahead(timer):
+                timer.due_ms += pause.shift_of(timer.set_ms)
+        self._due = [
+            (item.due_ms if isinstance(item, DurableTimer) else item.record.due_ms, tie, item)
+            for _, tie, item in self._due
+        ]
+        heapq.heapify(self._due)
+
+    def _is_ahead(self, timer: DurableTimer) -> bool:
+        """Whether, in a replay, a timer has not been fired yet."""
+        return bool(self._queue) and self.journal.by_ident[timer.ident].order >= (
+            self._queue[0].order
+        )
 
     def buffer_event(self, seq: int, event_type: str, at_ms: int) -> None:
         """An event has come; `tick` delivers it."""
@@ -214,7 +273,11 @@ class Execution:
         record = claim.record
         if is_new:
             record.config = body.config
-            self._open_attempt(claim)
+            if self.holding:
+                record.due_ms = self.loop.now_ms
+                self._push(record.due_ms, claim)
+            else:
+                self._open_attempt(claim)
         elif record.state == RUNNING:
             self._cut_off.append(claim)
         elif record.state == PENDING and record.due_ms:
@@ -321,14 +384,17 @@ class Execution:
     def _replay(self) -> None:
         claimed = self._claimed
         if claimed is None:
+            self._shift_up_to(None)
             return
         while self._queue and self.outcome is None:
+            self._shift_up_to(self._queue[0].order)
             record = self._queue.popleft()
             claim = claimed.get(record.ident)
             if claim is None or _is_given_up(claim):
                 self._diverged("run() waits", [record])
                 return
             self._release(claim, record)
+        self._shift_up_to(None)
         if self.outcome is None or self.outcome.error is None:
             self._reach_end(claimed)
 

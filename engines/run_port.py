@@ -18,12 +18,12 @@ from typing import Any, Protocol
 import msgspec
 
 from .failures import RecordedError
-from .journal import Record
+from .journal import Pause, Record
 
 Starts = list[tuple[int, int]]
 """Attempts to start once they are durable: `(ordinal of the record, attempt)`."""
 
-ACTS = frozenset({"tick"})
+ACTS = frozenset({"pause", "resume", "tick"})
 """Methods of `Execution` that the Engine may call by `Run.act`; the first argument is the time."""
 
 
@@ -37,6 +37,7 @@ class Plan(msgspec.Struct, array_like=True):
         now_ms: the shard's time.
         records: the journal so far.
         events: `(number, type, time)` of the buffered events, oldest first.
+        pauses: those that are over.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Plan(msgspec.Struct, array_like=True):
     params: bytes
     records: list[Record]
     events: list[tuple[int, str, int]]
+    pauses: tuple[Pause, ...] = ()
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):

@@ -2,6 +2,9 @@
 
 A move that the table does not hold raises `InvalidTransition` and changes nothing. Nothing else
 in the engine compares statuses to decide whether an operation is allowed.
+
+What holds a slot may run user code: `running`; `waitingForPause`, until the bodies in flight have
+ended; `rollingBack`. A cancelled instance is `terminated`, with the error name `Cancelled`.
 """
 
 from __future__ import annotations
@@ -11,33 +14,97 @@ from typing import Final, Literal
 from ..runtime.errors import InvalidTransition
 from .ports import SlotState
 
-Status = Literal["queued", "running", "waiting", "complete", "errored", "terminated"]
-Event = Literal["grant", "park", "wake", "complete", "fail", "terminate"]
+Status = Literal[
+    "queued",
+    "running",
+    "waiting",
+    "paused",
+    "waitingForPause",
+    "rollingBack",
+    "complete",
+    "errored",
+    "terminated",
+]
+Event = Literal[
+    "grant",
+    "park",
+    "wake",
+    "complete",
+    "fail",
+    "pause",
+    "quiesce",
+    "resume",
+    "roll_back",
+    "cancel",
+    "terminate",
+    "restart",
+]
 
 TRANSITIONS: Final[dict[tuple[Status, Event], Status]] = {
     ("queued", "grant"): "running",
+    ("queued", "pause"): "paused",
+    ("queued", "resume"): "queued",  # no effect, here and where it is the same
+    ("queued", "roll_back"): "queued",  # it needs a slot first
+    ("queued", "cancel"): "queued",
     ("queued", "terminate"): "terminated",
+    ("queued", "restart"): "queued",
     ("running", "park"): "waiting",
     ("running", "complete"): "complete",
     ("running", "fail"): "errored",
+    ("running", "pause"): "waitingForPause",
+    ("running", "resume"): "running",
+    ("running", "roll_back"): "rollingBack",
+    ("running", "cancel"): "running",
     ("running", "terminate"): "terminated",
+    ("running", "restart"): "queued",
     ("waiting", "wake"): "queued",
+    ("waiting", "pause"): "paused",
+    ("waiting", "resume"): "waiting",
+    ("waiting", "roll_back"): "queued",
+    ("waiting", "cancel"): "queued",
     ("waiting", "terminate"): "terminated",
+    ("waiting", "restart"): "queued",
+    ("paused", "resume"): "waiting",
+    ("paused", "roll_back"): "queued",
+    ("paused", "cancel"): "queued",
+    ("paused", "terminate"): "terminated",
+    ("paused", "restart"): "queued",
+    ("waitingForPause", "quiesce"): "paused",
+    ("waitingForPause", "complete"): "complete",
+    ("waitingForPause", "fail"): "errored",
+    ("waitingForPause", "resume"): "running",
+    ("waitingForPause", "roll_back"): "rollingBack",
+    ("waitingForPause", "cancel"): "running",
+    ("waitingForPause", "terminate"): "terminated",
+    ("waitingForPause", "restart"): "queued",
+    ("rollingBack", "resume"): "rollingBack",
+    ("rollingBack", "fail"): "errored",
+    ("rollingBack", "terminate"): "terminated",
+    ("rollingBack", "restart"): "queued",
+    ("complete", "restart"): "queued",
+    ("errored", "restart"): "queued",
+    ("terminated", "restart"): "queued",
 }
-"""(status, event) -> status. What is not here is not allowed."""
+"""(status, event) -> status. What is not here is not allowed.
+
+A resumed instance that has come due moves on from `waiting` by `wake`, in the same event.
+"""
 
 STATUSES: Final[frozenset[str]] = frozenset(
     {status for status, _ in TRANSITIONS} | set(TRANSITIONS.values())
 )
 FINISHED: Final[frozenset[str]] = frozenset({"complete", "errored", "terminated"})
-"""Statuses that nothing leaves."""
-HOLDS_SLOT: Final[frozenset[str]] = frozenset({"running"})
+"""Statuses that only a restart leaves."""
+HOLDS_SLOT: Final[frozenset[str]] = frozenset({"running", "waitingForPause", "rollingBack"})
 """Statuses in which user code may run."""
 
 SLOT_STATES: Final[dict[Status, SlotState]] = {
     "queued": "queued",
     "running": "running",
     "waiting": "waiting",
+    "paused": "paused",
+    "waitingForPause": "running",
+    "rollingBack": "running",
     "complete": "ended",
     "errored": "ended",
     "terminated": "ended",
@@ -57,6 +124,7 @@ def move(status: Status, event: Event) -> Status:
         allowed = sorted(other for known, other in TRANSITIONS if known == status)
         raise InvalidTransition(
             f"an instance that is {status} can't take {event!r}; "
-            + (f"it can take {', '.join(allowed)}." if allowed else "it has ended."),
+            + ("it has ended: " if status in FINISHED else "")
+            + f"it can take {', '.join(allowed)}.",
             {"status": status, "event": event},
         ) from None

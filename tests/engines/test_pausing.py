@@ -1,0 +1,245 @@
+"""Pause and resume: what waits for what, how timers move, and crashes between."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.flows import Event, Step, hanging, napping, one_step, waiting
+from tests.engines.rig import Rig, on_virtual_time, rigged, view_of
+from toque.engines.step import StepContext
+from toque.engines.views import InstanceView
+from toque.engines.workflow import workflow
+from toque.runtime.errors import InvalidTransition
+
+pytestmark = pytest.mark.loop(factory=on_virtual_time)
+
+
+async def do(rig: Rig, operation: str, request_id: str = "") -> InstanceView:
+    """An operation."""
+    return view_of(await rig.call(operation, request_id))
+
+
+def two_steps(seconds: float = 10) -> Any:
+    """A workflow of two steps that take a while."""
+
+    async def body(ctx: StepContext) -> str:
+        await asyncio.sleep(seconds)
+        return ctx.step
+
+    @workflow(name="two")
+    async def run(event: Event, step: Step) -> Any:
+        return [await step.do("a", body), await step.do("b", body)]
+
+    return run
+
+
+async def test_pause_waits_for_the_step_in_flight_and_starts_no_other(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(two_steps())
+        await rig.status("running")
+        assert (await do(rig, "pause")).status == "waitingForPause"
+        assert rig.reports[-1].state == "running"
+        view = await rig.status("paused")
+        assert [(s.name, s.success) for s in view.steps] == [("a-1", True), ("b-1", None)]
+        assert not view.steps[1].attempts
+        assert rig.reports[-1].state == "paused"
+        await rig.pass_time(1_000)
+        assert (await rig.view()).status == "paused"
+        assert not rig.rows("alarms")
+        assert (await do(rig, "resume")).status == "queued"
+        assert (await rig.ended()).output == b'["a","b"]'
+
+
+async def test_pause_waits_for_all_that_is_in_flight(tmp_path: Path) -> None:
+    def sleeper(seconds: float) -> Any:
+        return lambda: asyncio.sleep(seconds, seconds)
+
+    @workflow(name="many")
+    async def run(event: Event, step: Step) -> Any:
+        done = await asyncio.gather(*(step.do(f"s{n}", sleeper(n)) for n in (1, 5, 9)))
+        await step.sleep("nap", 1)
+        return done
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(run)
+        await rig.status("running")
+        await do(rig, "pause")
+        await rig.pass_time(6)
+        view = await rig.view()
+        assert view.status == "waitingForPause"
+        assert [s.success for s in view.steps] == [True, True, None]
+        await rig.status("paused")
+        await do(rig, "resume")
+        assert (await rig.ended()).output == b"[1,5,9]"
+
+
+async def test_a_run_that_ends_meanwhile_has_ended(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(one_step(lambda: asyncio.sleep(3, "x")))
+        await rig.status("running")
+        await do(rig, "pause")
+        assert (await rig.ended()).output == b'"x"'
+
+
+async def test_resume_takes_back_a_pending_pause(tmp_path: Path) -> None:
+    @workflow(name="mixed")
+    async def run(event: Event, step: Step) -> Any:
+        quick = asyncio.create_task(step.do("quick", lambda: asyncio.sleep(1)))
+        slow = asyncio.create_task(step.do("slow", lambda: asyncio.sleep(100)))
+        await quick
+        await step.do("next", lambda: None)
+        await slow
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(run)
+        await rig.status("running")
+        await do(rig, "pause")
+        await rig.pass_time(10)
+        assert not (await rig.step("next-1")).attempts
+        assert (await do(rig, "resume")).status == "running"
+        await rig.pass_time(1)
+        assert (await rig.step("next-1")).success
+        assert (await rig.ended()).status == "complete"
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_timers_move_by_the_length_of_the_pause(tmp_path: Path, crash: bool) -> None:
+    @workflow(name="timers")
+    async def run(event: Event, step: Step) -> Any:
+        fired: list[str] = []
+
+        async def note(name: str, awaitable: Any) -> None:
+            try:
+                await awaitable
+            except TimeoutError:
+                name += " timed out"
+            fired.append(name)
+
+        def bad(ctx: StepContext) -> None:
+            if ctx.attempt == 1:
+                raise ValueError
+
+        retry = {"retries": {"limit": 1, "delay": 30}}
+        await asyncio.gather(
+            note("nap", step.sleep("nap", 10)),
+            note("loop", asyncio.sleep(20)),
+            note("retry", step.do("bad", bad, retry)),
+            note("wait", step.wait_for_event("w", "go", timeout=40)),
+        )
+        return fired
+
+    async with rigged(tmp_path) as rig:
+        began_ms = rig.clock.now_ms()
+        await rig.create(run)
+        await rig.status("waiting")
+        for length_s in (100, 1_000):
+            await do(rig, "pause")
+            assert (await rig.view()).status == "paused"
+            await rig.pass_time(length_s)
+            if crash:
+                rig.restart()
+            assert (await do(rig, "resume")).status == "waiting"
+            await rig.pass_time(5)
+        assert b"nap" not in ((await rig.view()).output or b"")
+        view = await rig.ended()
+        assert view.output == b'["nap","loop","retry","wait timed out"]'
+        ends = {s.name: ((s.end_ms or 0) - began_ms) // 1000 for s in view.steps}
+        assert ends == {"nap-1": 1_110, "bad-1": 1_130, "w-1": 1_140}
+
+
+async def test_what_came_due_meanwhile_asks_for_a_slot(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(waiting())
+        await rig.status("waiting")
+        await do(rig, "pause")
+        await rig.call("send_event", "other", b"0", "")
+        await rig.call("send_event", "go", b"7", "")
+        await rig.pass_time(50)
+        assert (await rig.view()).status == "paused"
+        assert (await do(rig, "resume")).status == "queued"
+        assert (await rig.ended()).output == b"7"
+
+
+async def test_a_queued_instance_is_paused_at_once_and_its_grant_refused(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        rig.auto = False
+        await rig.create(napping(1))
+        await rig.pass_time(0.1)
+        assert (await do(rig, "pause")).status == "paused"
+        assert await rig.grant(rig.reports[0]) == [False]
+        rig.restart()
+        assert (await do(rig, "resume")).status == "queued"
+        await rig.pass_time(0.1)
+        assert not rig.reports[-1].awakened
+        assert await rig.grant(rig.reports[0]) == [False]
+        rig.auto = True
+        assert await rig.grant(rig.reports[-1]) == [True]
+        assert (await rig.ended()).output == b'"rested"'
+
+
+async def test_a_crash_while_pausing_leaves_it_paused(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(two_steps())
+        await rig.status("running")
+        await do(rig, "pause")
+        await rig.pass_time(1)
+        rig.restart()
+        assert (await rig.status("paused")).steps[0].attempts[-1].end_ms is None
+        await rig.pass_time(1)
+        assert rig.reports[-1].state == "paused"
+        await do(rig, "resume")
+        view = await rig.ended()
+        assert view.output == b'["a","b"]'
+        assert [a.error.name for a in view.steps[0].attempts if a.error] == ["StepInterrupted"]
+
+
+async def test_a_request_takes_effect_once(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(napping(60))
+        await rig.status("waiting")
+        await do(rig, "pause", "p1")
+        assert (await do(rig, "pause", "p1")).status == "paused"
+        with pytest.raises(InvalidTransition, match="paused"):
+            await do(rig, "pause", "p2")
+        await do(rig, "resume", "r1")
+        assert (await do(rig, "pause", "p1")).status == "waiting"
+        assert (await do(rig, "resume", "r2")).status == "waiting"  # no effect
+        rig.restart()
+        assert (await do(rig, "pause", "p1")).status == "waiting"
+
+
+@pytest.mark.parametrize("operation", ["pause", "resume"])
+async def test_what_has_ended_takes_none(tmp_path: Path, operation: str) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(one_step(lambda: 1))
+        await rig.ended()
+        rows = rig.rows("instances")
+        with pytest.raises(InvalidTransition, match="complete"):
+            await do(rig, operation)
+        await rig.pass_time(1)
+        assert rig.rows("instances") == rows
+
+
+async def test_a_paused_instance_can_be_terminated(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(hanging())
+        await rig.status("running")
+        await do(rig, "pause")
+        assert (await do(rig, "terminate")).status == "terminated"
+        await rig.pass_time(1)
+        assert rig.reports[-1].state == "ended"
+
+
+async def test_an_instance_may_pause_itself(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+
+        async def body() -> str:
+            return view_of(await rig.call("pause", "self")).status
+
+        await rig.create(one_step(body))
+        await rig.ended()
+        assert (await rig.view()).output == b'"waitingForPause"'
