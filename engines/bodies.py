@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from .claims import Claim, current_body
 from .failures import TIMED_OUT, RecordedError, record_of
 from .journal import RUNNING
-from .replay import Claim, current_body
 from .run_port import Body, BodyRunner
 from .step import StepContext
 

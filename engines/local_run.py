@@ -14,9 +14,10 @@ from typing import Any
 from ..runtime.codec import encode_json
 from ..runtime.ids import split_engine_key, stable_hash
 from .bodies import Bodies
+from .claims import Claim
 from .failures import RecordedError, record_of
 from .journal import Journal, Record
-from .replay import Claim, Execution
+from .replay import Execution
 from .run_port import ACTS, BodyRunner, Plan, RunHooks, Starts, Turn
 from .step import WorkflowStep
 from .workflow import WorkflowDefinition

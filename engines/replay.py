@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -32,6 +31,8 @@ from ..runtime.limits import (
     STEPS_PER_INSTANCE_MAX,
     WAITERS_PER_INSTANCE_MAX,
 )
+from .agenda import Agenda
+from .claims import Claim, current_body
 from .failures import (
     EVENT_TIMED_OUT,
     FAILED,
@@ -64,24 +65,8 @@ from .loop import DurableTimer, WorkflowLoop, WorkflowTask
 from .run_port import Outcome
 from .step import BodyCall
 
-current_body: contextvars.ContextVar[str] = contextvars.ContextVar("toque_step_body")
-"""Public name of the step whose body runs."""
-
 _INTERRUPTION = RecordedError(INTERRUPTED, "StepInterrupted", "the process ended meanwhile")
 _ABANDONED = RecordedError(FAILED, "CancelledError", "the workflow stopped waiting for it")
-
-
-class Claim:
-    """A record that `run` has asked for in this life of the instance."""
-
-    __slots__ = ("body", "context", "decode", "future", "record")
-
-    def __init__(self, record: Record, future: asyncio.Future[Any]) -> None:
-        self.record = record
-        self.future = future
-        self.decode: Callable[[Record], Any] | None = None
-        self.body: BodyCall | None = None
-        self.context: contextvars.Context | None = None
 
 
 class Execution:
@@ -120,8 +105,7 @@ class Execution:
         self._workflow = workflow
         self._payload_of = payload_of
         self._steps = sum(record.kind in (DO, WAIT) for record in journal.records)
-        self._due: list[tuple[int, int, Claim | DurableTimer]] = []
-        self._ties = 0
+        self._due = Agenda()
         self._waits: dict[str, deque[Claim]] = {}
         self._inbox: dict[str, deque[tuple[int, int]]] = {}
         self._queue = deque(journal.delivered())
@@ -169,24 +153,14 @@ class Execution:
             self._shift_timers(self._pauses.popleft())
 
     def _shift_timers(self, pause: Pause) -> None:
-        """Move the timers of asyncio, and put what is due into order again."""
-        claimed = self._claimed or {}
-        timers = {item for _, _, item in self._due if isinstance(item, DurableTimer)}
-        timers.update(item for item in claimed.values() if isinstance(item, DurableTimer))
-        for timer in timers:
-            if timer.ident not in self.journal.by_ident or self._is_ahead(timer):
-                timer.due_ms += pause.shift_of(timer.set_ms)
-        self._due = [
-            (item.due_ms if isinstance(item, DurableTimer) else item.record.due_ms, tie, item)
-            for _, tie, item in self._due
+        next_order = self._queue[0].order if self._queue else 0
+        by_ident = self.journal.by_ident
+        ahead = [
+            timer
+            for ident, timer in (self._claimed or {}).items()
+            if ident in by_ident and next_order and by_ident[ident].order >= next_order
         ]
-        heapq.heapify(self._due)
-
-    def _is_ahead(self, timer: DurableTimer) -> bool:
-        """Whether, in a replay, a timer has not been fired yet."""
-        return bool(self._queue) and self.journal.by_ident[timer.ident].order >= (
-            self._queue[0].order
-        )
+        self._due.shift(pause, ahead)  # of those that replay has still to fire, too
 
     def buffer_event(self, seq: int, event_type: str, at_ms: int) -> None:
         """An event has come; `tick` delivers it."""
@@ -219,7 +193,7 @@ class Execution:
                 record.state = PENDING
                 record.due_ms = now_ms + record.config.delay_after_ms(record.failures)
                 self.dirty[record.ordinal] = record
-                self._push(record.due_ms, claim)
+                self._due.put(record.due_ms, claim)
             else:
                 record.error = error
                 self._end(claim, ENDED_BADLY)
@@ -251,10 +225,7 @@ class Execution:
 
     def next_due_ms(self) -> int:
         """When something is due next; 0: nothing is timed."""
-        due = self._due
-        while due and self._is_void(due[0][2]):
-            heapq.heappop(due)
-        return due[0][0] if due else 0
+        return self._due.next_ms()
 
     def awaited_types(self) -> tuple[str, ...]:
         """Types of events that are waited for."""
@@ -275,13 +246,13 @@ class Execution:
             record.config = body.config
             if self.holding:
                 record.due_ms = self.loop.now_ms
-                self._push(record.due_ms, claim)
+                self._due.put(record.due_ms, claim)
             else:
                 self._open_attempt(claim)
         elif record.state == RUNNING:
             self._cut_off.append(claim)
         elif record.state == PENDING and record.due_ms:
-            self._push(record.due_ms, claim)
+            self._due.put(record.due_ms, claim)
         return claim
 
     def claim_sleep(self, name: str, for_ms: int | None, until_ms: int | None) -> Claim:
@@ -292,7 +263,7 @@ class Execution:
             now_ms = self.loop.now_ms
             record.due_ms = until_ms if until_ms is not None else now_ms + (for_ms or 0)
         if record.state == PENDING:
-            self._push(record.due_ms, claim)
+            self._due.put(record.due_ms, claim)
         return claim
 
     def claim_wait(
@@ -306,7 +277,7 @@ class Execution:
             record.event_type = event_type
             record.due_ms = self.loop.now_ms + timeout_ms
         if record.state == PENDING:
-            self._push(record.due_ms, claim)
+            self._due.put(record.due_ms, claim)
             self._waits.setdefault(record.event_type, deque()).append(claim)
             if sum(map(len, self._waits.values())) > WAITERS_PER_INSTANCE_MAX:
                 self._over_limit(f"{WAITERS_PER_INSTANCE_MAX} waits for events at a time")
@@ -468,7 +439,7 @@ class Execution:
             return True
         if not due_ms or due_ms > self.now_ms:
             return False
-        item = heapq.heappop(self._due)[2]
+        item = self._due.pop()
         if isinstance(item, DurableTimer):
             self._fire(item)
         elif item.record.kind == DO:
@@ -584,16 +555,6 @@ class Execution:
         self.in_flight.add(record.ordinal)
         self.starts.append((claim, record.attempt))
 
-    def _push(self, due_ms: int, item: Claim | DurableTimer) -> None:
-        self._ties += 1
-        heapq.heappush(self._due, (due_ms, self._ties, item))
-
-    @staticmethod
-    def _is_void(item: Claim | DurableTimer) -> bool:
-        if isinstance(item, DurableTimer):
-            return item.is_cancelled
-        return item.record.state != PENDING
-
     def _timer_started(self, timer: DurableTimer) -> None:
         if timer.due_ms <= self.loop.now_ms:
             self.loop.ready.append(timer)  # due at once at each replay too: no record needed
@@ -602,7 +563,7 @@ class Execution:
             self._claimed[timer.ident] = timer
             if timer.ident in self.journal.by_ident:
                 return
-        self._push(timer.due_ms, timer)
+        self._due.put(timer.due_ms, timer)
 
 
 def _is_given_up(claim: Claim | DurableTimer) -> bool:

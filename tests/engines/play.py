@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from toque.engines.claims import Claim
 from toque.engines.failures import record_of
 from toque.engines.journal import Journal, Record, record_from_row
-from toque.engines.replay import Claim, Execution
+from toque.engines.replay import Execution
 from toque.engines.step import WorkflowStep
 from toque.runtime.codec import decode_json, encode_json
 

@@ -1,0 +1,32 @@
+"""What `run` has asked for in this life of an instance: the core's small parts.
+
+Plain data, held by `replay.Execution`; nothing here decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .journal import Record
+
+if TYPE_CHECKING:
+    from .step import BodyCall
+
+current_body: contextvars.ContextVar[str] = contextvars.ContextVar("toque_step_body")
+"""Public name of the step whose body runs."""
+
+
+class Claim:
+    """A record that `run` has asked for in this life of the instance."""
+
+    __slots__ = ("body", "context", "decode", "future", "record")
+
+    def __init__(self, record: Record, future: asyncio.Future[Any]) -> None:
+        self.record = record
+        self.future = future
+        self.decode: Callable[[Record], Any] | None = None
+        self.body: BodyCall | None = None
+        self.context: contextvars.Context | None = None
