@@ -20,7 +20,8 @@ from .program import program_entry
 from .stores import SimStore, StoreOfAnyEpoch
 
 if TYPE_CHECKING:
-    from .world import FrontEnd, Owner, Site, World
+    from .parts import FrontEnd, Owner, Site
+    from .world import World
 
 WORKFLOWS = ("alpha", "beta", "gamma")
 

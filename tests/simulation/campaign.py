@@ -18,8 +18,8 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from .parts import Sabotage
 from .scenario import Report, run_seed
-from .world import Sabotage
 
 FAILURES_MAX = 20
 """A campaign that fails so often has nothing more to tell."""
@@ -59,7 +59,9 @@ CHECKS = (
     "a list shows nothing twice",
     "a lowered limit lets nothing start above it",
     "a program ends as it must",
+    "a repeated batch gets the first answer",
     "a repeated create gets the first answer",
+    "a sleep is never short",
     "a step has a result of a body",
     "a step has one result",
     "a terminated instance is terminated",
@@ -83,6 +85,7 @@ CHECKS = (
     "recorded step never runs again",
     "running <= ledger",
     "running <= limit",
+    "running <= the workflow's own limit",
     "the ledger keeps to the limit",
     "user code runs only in a slot",
 )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from toque.api.listing import ListQuery
+from toque.api.service import NewInstance
 from toque.gatekeeper.messages import ACCOUNT_KIND
 from toque.runtime.codec import encode_json
 from toque.runtime.errors import (
@@ -22,9 +23,10 @@ from toque.runtime.errors import (
 )
 from toque.runtime.ids import EntityRef
 
+from .parts import FrontEnd, FrontEndDied
 from .promises import FINAL, Claim
 from .verdict import Errand
-from .world import FrontEnd, FrontEndDied, World
+from .world import World
 
 _WEATHER = (SystemFault, FrontEndDied)
 PAGE = 10
@@ -85,14 +87,27 @@ class Clients:
         await self._try("set_limits", work, stubborn=True)
         self.world.trace.note("limit", account, limit)
 
+    async def set_workflow_limit(self, account: str, workflow: str, running_max: int) -> None:
+        """Limit how many instances of one workflow may run."""
+        ref = EntityRef(ACCOUNT_KIND, account)
+
+        async def work(front: FrontEnd) -> None:
+            await front.router.call(ref, "set_workflow_limits", workflow, 1, running_max)
+
+        await self._try("set_workflow_limits", work, stubborn=True)
+
     # --- one instance -----------------------------------------------------------------------
 
     async def create(self, errand: Errand, request: int = 0) -> None:
-        """Create an errand's instance; `request` tells several creates of one id apart."""
+        """Create an errand's instance; `request` tells several creates of one id apart.
+
+        Now and then the create waits for the end, too.
+        """
         world, claim = self.world, errand.claim
         request_id = f"{errand.id}-{request}"
         params = encode_json(errand.params(request))
         known = claim.final
+        wait_ms = 30_000 if self.entropy.randrange(6) == 0 else 0
 
         async def work(front: FrontEnd) -> Any:
             return await front.plane.create_instance(
@@ -101,6 +116,7 @@ class Clients:
                 instance_id=errand.id,
                 params=params,
                 request_id=request_id,
+                wait_ms=wait_ms,
             )
 
         try:
@@ -111,6 +127,29 @@ class Clients:
         else:
             world.trace.note("created", errand.id, request_id, view.status)
             world.claims.created(claim, request_id, params, view, known)
+
+    async def create_batch(self, errands: list[Errand], batch: str) -> None:
+        """Create several instances of one workflow with one request."""
+        first = errands[0].claim
+        bodies = [encode_json(errand.params(0)) for errand in errands]
+        new = [NewInstance(e.id, body) for e, body in zip(errands, bodies, strict=True)]
+        known = [errand.claim.final for errand in errands]
+
+        async def work(front: FrontEnd) -> Any:
+            return await front.plane.create_instances(
+                first.account, first.workflow, new, request_id=batch
+            )
+
+        made = await self._try(f"batch {batch}", work, stubborn=True)
+        self.world.promises.hold(
+            "a repeated batch gets the first answer", not made.existing, batch, made.existing
+        )
+        views = {view.id: view for view in made.created}
+        for index, errand in enumerate(errands):
+            self.world.claims.created(
+                errand.claim, f"{batch}#{index}", bodies[index], views[errand.id], known[index]
+            )
+        self.world.trace.note("batch", batch, len(made.created))
 
     async def look(self, errand: Errand) -> Any:
         """Read the instance with its steps."""

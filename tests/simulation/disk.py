@@ -35,6 +35,8 @@ class Disk:
         self._leases: dict[str, dict[str, int]] = {}
         self._caps: dict[str, int] = {}
         self._lowered_s: dict[str, float] = {}
+        self._workflow_limits: dict[str, int] = {}
+        self._workflow_caps: dict[str, int] = {}
         self.limits: dict[str, int] = {}
         self.calm_since_s = math.inf
         self.running_max = 0
@@ -93,6 +95,8 @@ class Disk:
         started = running.keys() - before.keys()
         for account in sorted({key.split("/", 1)[0] for key in started}):
             self._check_running(account, now_s)
+        for workflow in sorted({running[key].rsplit("/", 1)[0] for key in started}):
+            self._check_workflow(workflow)
 
     def running(self, account: str) -> int:
         """How many instances of an account run."""
@@ -124,6 +128,22 @@ class Disk:
                 f"{lowered_s:.1f}",
             )
 
+    def _check_workflow(self, workflow: str) -> None:
+        """A limit of a workflow's own, once the ledger has been below it (it is set once)."""
+        cap = self._workflow_caps.get(workflow)
+        if cap is None:
+            return
+        count = sum(
+            souschef.startswith(f"{workflow}/")
+            for keys in self._running.values()
+            for souschef in keys.values()
+        )
+        self._promises.hold(
+            "running <= the workflow's own limit",
+            count <= cap,
+            f"{workflow}: {count} run, the limit is {cap}",
+        )
+
     def _leases_of(self, shard: str, now_s: float) -> None:
         before = dict(self.limits)
         for account, limit in self.rows(
@@ -135,6 +155,10 @@ class Disk:
                 self._lowered_s.pop(account, None)
             self.limits[account] = limit
             self._caps[account] = max(self.cap(account), limit)
+        for workflow, limit in self.rows(
+            shard, "SELECT workflow, running_max FROM gatekeeper_limits WHERE workflow != ''"
+        ):
+            self._workflow_limits[workflow] = limit
         ledgers: dict[str, dict[str, int]] = {}
         for account, souschef, ledger in self.rows(
             shard, "SELECT entity, souschef, ledger FROM gatekeeper_leases"
@@ -157,6 +181,10 @@ class Disk:
         )
         if total <= limit:
             self._caps[account] = limit
+        for workflow, most in self._workflow_limits.items():
+            own = sum(n for key, n in entries.items() if key.rsplit("/", 1)[0] == workflow)
+            if workflow.startswith(f"{account}/") and own <= most:
+                self._workflow_caps[workflow] = most
         self._check_holders(account)
 
     def _check_holders(self, account: str) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 from toque.runtime.codec import decode_json
 
 from .clients import Clients
+from .parts import Layout
 from .program import Op
 from .promises import PromiseBroken
 from .verdict import Errand
-from .world import Layout, World
+from .world import World
 
 DOWN_S = 1.5
 END_S_MAX = 120.0

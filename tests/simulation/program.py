@@ -213,13 +213,13 @@ def waits_of(ops: list[Op]) -> int:
     return found
 
 
-def timeouts_of(ops: list[Op]) -> dict[str, int]:
-    """The time-out of each wait for an event, by its name."""
+def lengths_of(ops: list[Op], kind: str) -> dict[str, int]:
+    """The last argument of each `sleep` (its length) or `event` (its time-out), by name."""
     found: dict[str, int] = {}
     for op in ops:
-        if op[0] == "event":
-            found[op[1]] = op[3]
+        if op[0] == kind:
+            found[op[1]] = op[-1]
         elif op[0] in ("gather", "race"):
             for branch in op[1:]:
-                found.update(timeouts_of(branch))
+                found.update(lengths_of(branch, kind))
     return found

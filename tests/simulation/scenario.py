@@ -21,10 +21,11 @@ from toque.runtime.entropy import Entropy
 from toque.runtime.simnet import Weather
 
 from .clients import Clients, GivenUp
+from .parts import Layout, Sabotage
 from .program import EVENT_TYPES, ProgramMaker, waits_of
 from .promises import PromiseBroken
 from .verdict import Errand
-from .world import Layout, Sabotage, World
+from .world import World
 
 FAULTS_S = 40.0
 HEAL_S_MAX = 240.0
@@ -33,7 +34,7 @@ EVENTS_MAX = 3_000_000
 
 SUDDEN = ("crash", "all", "zombie", "pause", "front", "stall", "disk", "evict", "reset", "clock")
 """Faults that happen at some instant."""
-FEATURES = (*SUDDEN, "loss", "repeat", "tail", "limit")
+FEATURES = (*SUDDEN, "loss", "repeat", "tail", "limit", "workflow limit")
 
 
 @dataclass
@@ -124,10 +125,14 @@ class Run:
             await self.clients.set_limit(account, world.layout.limit)
             for workflow in self.plan.workflows:
                 await self.clients.deploy(account, workflow)
+                if "workflow limit" in self.plan.features:
+                    most = 1 + self.entropy.randrange(4)
+                    await self.clients.set_workflow_limit(account, workflow, most)
         self._weather()
-        if not self.plan.features - {"limit", "repeat"}:
+        if not self.plan.features - {"limit", "workflow limit", "repeat"}:
             world.disk.calm_since_s = 0.0
         work = [asyncio.ensure_future(self._errand(n)) for n in range(self.plan.instances)]
+        work.append(asyncio.ensure_future(self._batch(f"batch{self.world.seed}")))
         work += [asyncio.ensure_future(task) for task in self._side_work()]
         faults = asyncio.ensure_future(self._faults())
         await self._watch(faults, FAULTS_S * 3)
@@ -215,6 +220,22 @@ class Run:
         if dies:
             also.append(_after(dies_s, partial(clients.terminate, errand)))
         await asyncio.gather(clients.wait(errand), *also)
+
+    async def _batch(self, batch: str) -> None:
+        """Several instances by one request."""
+        draw = self.entropy.randrange
+        account = self.plan.accounts[draw(len(self.plan.accounts))]
+        workflow = self.plan.workflows[draw(len(self.plan.workflows))]
+        maker = ProgramMaker(self.entropy, size=2)
+        errands = []
+        for n in range(2 + draw(5)):
+            claim = self.world.claims.of(account, workflow, f"{batch}/{n}")
+            programs = [maker.program()]
+            errands.append(Errand(claim, programs, self.world.promises, self.world.bodies))
+        self.errands += errands
+        await asyncio.sleep(self.entropy.random() * 30)
+        await self.clients.create_batch(errands, batch)
+        await asyncio.gather(*(self.clients.wait(errand) for errand in errands))
 
     async def _look_around(self, errand: Errand) -> None:
         for _ in range(5):

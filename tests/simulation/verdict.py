@@ -12,7 +12,7 @@ from typing import Any
 
 from toque.runtime.codec import decode_json
 
-from .program import EVENT_TYPES, Op, steps_of, timeouts_of
+from .program import EVENT_TYPES, Op, lengths_of, steps_of
 from .promises import Bodies, Claim, Promises
 
 
@@ -47,7 +47,8 @@ class Errand:
     @property
     def winner(self) -> int:
         """Which create made the instance."""
-        return int(self.claim.request_id.rsplit("-", 1)[1])
+        made_by = self.claim.request_id
+        return 0 if "#" in made_by else int(made_by.rsplit("-", 1)[1])
 
     def saw_steps(self, view: Any) -> None:
         """A client saw the steps' results: from now on they are final."""
@@ -87,6 +88,7 @@ class Errand:
             self._judge_events(decode_json(view.output)["events"])
             if true_clocks:
                 self._judge_timeouts(view)
+                self._judge_sleeps(view)
 
     def _judge_output(self, output: dict[str, Any]) -> None:
         run = self.run_name(self.winner)
@@ -121,7 +123,7 @@ class Errand:
 
     def _judge_timeouts(self, view: Any) -> None:
         """A wait that timed out had nothing to take: what came before its deadline was taken."""
-        timeouts = timeouts_of(self.programs[self.winner])
+        timeouts = lengths_of(self.programs[self.winner], "event")
         waits = [step for step in view.steps if step.type == "waitForEvent"]
         for wait in waits:
             if wait.error is None or wait.error.name != "EventTimeout":
@@ -142,6 +144,18 @@ class Errand:
                 f"{self.id} {wait.name} timed out, its deadline was {deadline_ms}, {len(taken)}",
                 f"had been taken of {sent}",
             )
+
+    def _judge_sleeps(self, view: Any) -> None:
+        """No sleep ended early."""
+        lengths = lengths_of(self.programs[self.winner], "sleep")
+        for step in view.steps:
+            if step.type == "sleep" and step.success:
+                length_ms = lengths.get(step.name.rsplit("-", 1)[0], 0)
+                self._promises.hold(
+                    "a sleep is never short",
+                    step.end_ms - step.start_ms >= length_ms,
+                    f"{self.id} {step.name}: {step.start_ms} to {step.end_ms}, not {length_ms} ms",
+                )
 
 
 _ENDS = ("complete", "errored", "terminated")

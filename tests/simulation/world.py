@@ -11,12 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toque.api.shards import OpenShard
 from toque.gatekeeper.messages import CycleRequest
 from toque.runtime import limits
 from toque.runtime.codec import unpack
@@ -29,82 +27,14 @@ from toque.runtime.simprocess import SimProcess
 
 from .build import build_front_end, build_owner
 from .disk import Disk
+from .parts import FrontEnd, FrontEndDied, Layout, Owner, Sabotage, Site
 from .promises import Bodies, Claims, PromiseBroken, Promises
-from .stores import SimStore
 from .trace import Trace
 
 T = TypeVar("T")
 
 NEVER_REPEATED = frozenset({"put_workflow", "set_limits", "set_souschefs", "set_workflow_limits"})
 """Deploys and settings: the last call wins, so a late repetition would change the outcome."""
-
-
-class FrontEndDied(Exception):
-    """The process that asked is gone; whether the call took effect is not known."""
-
-
-@dataclass(frozen=True)
-class Sabotage:
-    """Deliberate faults; each must be found by a checker."""
-
-    no_output_gate: bool = False
-    no_epoch_check: bool = False
-    no_announce_alarm: bool = False
-    grant_outside_ledger: bool = False
-    unfenced_attempts: bool = False
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The size of the world."""
-
-    data_shards: int = 2
-    control_shards: int = 1
-    front_ends: int = 1
-    limit: int = 5
-    souschefs: int = 2
-    commit_ms: float = 2.0
-
-
-class Owner:
-    """One life of a shard."""
-
-    opened: OpenShard
-    store: SimStore
-
-    def __init__(self, shard: str, process: SimProcess, clock: LoopClock) -> None:
-        self.shard = shard
-        self.process = process
-        self.clock = clock
-        self.fenced = False
-
-    def take(self, opened: OpenShard, store: SimStore) -> None:
-        """It has opened the shard."""
-        self.opened = opened
-        self.store = store
-
-
-@dataclass
-class Site:
-    """A shard: its owner, those that think they are, and how it is to crash."""
-
-    name: str
-    owner: Owner | None = None
-    zombies: list[Owner] = field(default_factory=list)
-    lives: int = 0
-    commits: int = 0
-    crash_at: dict[int, tuple[str, float]] = field(default_factory=dict)
-    failing: float | None = None
-
-
-@dataclass(eq=False)
-class FrontEnd:
-    """A process that clients talk to."""
-
-    name: str
-    process: SimProcess
-    router: Any = None
-    plane: Any = None
 
 
 class World:
