@@ -15,7 +15,7 @@ from typing import Any
 from .claims import Claim, current_body
 from .failures import TIMED_OUT, RecordedError, record_of
 from .journal import RUNNING
-from .run_port import Body, BodyRunner
+from .run_port import Body, BodyRunner, Who
 from .step import StepContext
 
 Ended = Callable[[Claim, int, RecordedError | None, Any], None]
@@ -38,16 +38,18 @@ class Bodies:
         loop: the event loop of their timeouts.
         runner: where they run.
         ended: told of each attempt's end.
+        whose: the instance, as `Who` has it.
         unfenced: a deliberate fault: tell of attempts that were given up, too.
     """
 
-    __slots__ = ("_closed", "_ended", "_in_flight", "_loop", "_runner", "_unfenced")
+    __slots__ = ("_closed", "_ended", "_in_flight", "_key", "_loop", "_runner", "_tag", "_unfenced")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         runner: BodyRunner,
         ended: Ended,
+        whose: tuple[bytes, str],
         *,
         unfenced: bool,
     ) -> None:
@@ -55,6 +57,7 @@ class Bodies:
         self._runner = runner
         self._unfenced = unfenced
         self._ended = ended
+        self._tag, self._key = whose
         self._in_flight: dict[int, _Attempt] = {}
         self._closed = False
 
@@ -75,7 +78,12 @@ class Bodies:
             attempt = _Attempt(number)
             self._in_flight[record.ordinal] = attempt
             attempt.body = self._runner.run_body(
-                body.fn, kwargs, body.shape.is_async, context, partial(self._done, claim, number)
+                body.fn,
+                kwargs,
+                body.shape.is_async,
+                context,
+                partial(self._done, claim, number),
+                Who(self._tag, f"{self._key} {record.public_name}"),
             )
             attempt.timer = self._loop.call_later(
                 record.config.timeout_ms / 1_000, self._time_out, claim, number

@@ -2,7 +2,8 @@
 
 A body never harms the shard: whatever it raises, `SystemExit` too, becomes its outcome. What can't
 be stopped is a thread: a synchronous body that was cancelled or timed out runs to its end in its
-thread, and its result is dropped.
+thread, and its result is dropped. What can't be caught at all (`os._exit`, a blocked loop) is
+noted (see `notes`), so that it can be told whose it was.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+import types
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol
 
 from ..runtime.errors import WorkflowLoadError
 from ..runtime.limits import BODY_THREADS_MAX
+from .body_threads import BodyThreads, Job
 from .local_run import LocalRun
-from .run_port import Body, Done, Plan, Run, RunHooks
+from .notes import LOOP, Notes
+from .run_port import NOBODY, Body, Done, Plan, Run, RunHooks, Who
 from .workflow import WorkflowDefinition
 
 
@@ -31,15 +34,19 @@ class CodeHost(Protocol):
             WorkflowLoadError: there is none.
         """
 
+    def suspicion(self, key: str) -> int:
+        """How much there is against an instance from the shard's last end. Asked once."""
+
 
 class InProcessCodeHost:
     """Code of the account that owns the process: async bodies on the loop, others in threads.
 
     Args:
-        loop: the shard's event loop.
+        loop: the event loop.
         definitions: workflows to begin with.
         inline: run synchronous bodies on the loop too (simulation: threads don't replay).
         threads: how many synchronous bodies run at a time.
+        notes: where it is noted whose code runs.
     """
 
     def __init__(
@@ -49,11 +56,12 @@ class InProcessCodeHost:
         *,
         inline: bool = False,
         threads: int = BODY_THREADS_MAX,
+        notes: Notes | None = None,
     ) -> None:
         self._loop = loop
         self._inline = inline
-        self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
+        self._notes = notes
+        self._threads = BodyThreads(threads)
         self._definitions = {definition.name: definition for definition in definitions}
 
     def register(self, definition: WorkflowDefinition) -> None:
@@ -62,7 +70,10 @@ class InProcessCodeHost:
 
     def open(self, plan: Plan, hooks: RunHooks) -> Run:
         definition = self.definition(plan.workflow)
-        return LocalRun(plan, definition, hooks, self._loop, self)
+        return LocalRun(plan, definition, hooks, self._loop, self, self._notes)
+
+    def suspicion(self, key: str) -> int:
+        return 0
 
     def definition(self, workflow: str) -> WorkflowDefinition:
         """The code of a workflow.
@@ -85,19 +96,24 @@ class InProcessCodeHost:
         is_async: bool,
         context: contextvars.Context,
         done: Done,
+        who: Who = NOBODY,
     ) -> Body:
-        if is_async:
-            return _OnLoop(self._loop, _guarded(fn, kwargs), context, done)
-        if self._inline:
-            return _OnLoop(self._loop, _guarded_plain(fn, kwargs), context, done)
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="toque-step")
-        return _InThread(self._loop, self._pool, fn, kwargs, context, done)
+        if is_async or self._inline:
+            guarded = _guarded if is_async else _guarded_plain
+            notes = self._notes
+            work = guarded(fn, kwargs)
+            if notes is not None:
+                work = _watched(work, notes, who.tag)
+            return _OnLoop(self._loop, work, context, done)
+        return _InThread(self._loop, self._threads, self._notes, fn, kwargs, context, done, who)
+
+    def hung_threads(self) -> dict[str, int]:
+        """Threads held by bodies that were given up, by whose they are."""
+        return dict(self._threads.hung())
 
     def close(self) -> None:
         """Take no more bodies. Threads that run are not waited for."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 async def _guarded(fn: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
@@ -120,6 +136,34 @@ async def _guarded_rest(value: Any) -> Any:
         return None, await value
     except BaseException as error:
         return error, None
+
+
+async def _watched(coro: Any, notes: Notes, tag: bytes) -> Any:
+    """A coroutine that is noted as being on the loop whenever it is."""
+    return await _noted(coro, notes, tag)
+
+
+@types.coroutine
+def _noted(coro: Any, notes: Notes, tag: bytes) -> Generator[Any, Any, Any]:
+    """A generator, to see each step of the coroutine; asyncio sends None only."""
+    step: Callable[[Any], Any] = coro.send
+    given: Any = None
+    while True:
+        notes.enter(LOOP, tag)
+        try:
+            awaited = step(given)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            notes.leave(LOOP)
+        try:
+            yield awaited
+            step, given = coro.send, None
+        except GeneratorExit:
+            coro.close()
+            raise
+        except BaseException as error:
+            step, given = coro.throw, error
 
 
 class _OnLoop:
@@ -151,49 +195,69 @@ class _OnLoop:
 class _InThread:
     """A body that runs in a thread; a coroutine that it returns runs on the loop."""
 
-    __slots__ = ("_context", "_done", "_future", "_is_cancelled", "_loop", "_rest")
+    __slots__ = (
+        "_context",
+        "_done",
+        "_is_cancelled",
+        "_job",
+        "_loop",
+        "_notes",
+        "_rest",
+        "_threads",
+        "_who",
+    )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        pool: ThreadPoolExecutor,
+        threads: BodyThreads,
+        notes: Notes | None,
         fn: Callable[..., Any],
         kwargs: dict[str, Any],
         context: contextvars.Context,
         done: Done,
+        who: Who,
     ) -> None:
         self._loop = loop
+        self._threads = threads
+        self._notes = notes
         self._context = context
         self._done = done
+        self._who = who
         self._is_cancelled = False
         self._rest: _OnLoop | None = None
-        self._future = pool.submit(_call_in, context, fn, kwargs)
-        self._future.add_done_callback(self._left_thread)
+
+        def work(slot: int) -> None:
+            if notes is not None:
+                notes.enter(slot, who.tag)
+            error, value = _call_in(context, fn, kwargs)
+            if notes is not None:
+                notes.leave(slot)
+            try:
+                loop.call_soon_threadsafe(self._ended, error, value)
+            except RuntimeError:  # the loop is closed: nobody is left to tell
+                pass
+
+        self._job = Job(who.name, work)
+        threads.submit(self._job)
 
     def cancel(self) -> None:
         self._is_cancelled = True
         if self._rest is not None:
             self._rest.cancel()
-        else:
-            self._future.cancel()
+        elif self._threads.give_up(self._job):
+            self._loop.call_soon(self._done, asyncio.CancelledError(), None)
 
-    def _left_thread(self, future: Future[Any]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._ended, future)
-        except RuntimeError:  # the loop is closed: nobody is left to tell
-            pass
-
-    def _ended(self, future: Future[Any]) -> None:
-        if future.cancelled():
-            self._done(asyncio.CancelledError(), None)
-            return
-        error, value = future.result()
+    def _ended(self, error: BaseException | None, value: Any) -> None:
         if error is None and inspect.isawaitable(value):
             if self._is_cancelled:
                 getattr(value, "close", lambda: None)()
                 self._done(asyncio.CancelledError(), None)
-            else:
-                self._rest = _OnLoop(self._loop, _guarded_rest(value), self._context, self._done)
+                return
+            rest: Any = _guarded_rest(value)
+            if self._notes is not None:
+                rest = _watched(rest, self._notes, self._who.tag)
+            self._rest = _OnLoop(self._loop, rest, self._context, self._done)
             return
         self._done(error, value)
 

@@ -135,6 +135,13 @@ class WorkflowStuck(AuthorError):
     number = 10318
 
 
+class InstanceCrashed(AuthorError):
+    """`run` itself ends or blocks the process it runs in, each time."""
+
+    code = "instance.crashed"
+    number = 10321
+
+
 class LimitExceeded(AuthorError):
     """An instance grew past a bound."""
 

@@ -137,6 +137,11 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     pause_ms: int = 0
     quiesced_ms: int = 0
     pauses: tuple[Pause, ...] = ()
+    is_apart: bool = False
+    """Its code has blocked or ended the process it ran in: it gets a process of its own."""
+    suspicion: int = 0
+    deaths: int = 0
+    """Processes that ended under it in a row, with nothing new recorded in between."""
 
     def row(self, entity: str, workflow_uuid: str) -> Row:
         """As a row of `INSTANCES`."""

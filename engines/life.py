@@ -23,11 +23,12 @@ from ..runtime.errors import (
     EntityReset,
     InstanceNotFound,
     SystemFault,
+    WorkerLost,
     WorkflowLoadError,
 )
 from ..runtime.ids import split_engine_key
 from .env import EngineEnv
-from .failures import RecordedError, WorkflowStuck, record_of
+from .failures import InstanceCrashed, RecordedError, WorkflowStuck, record_of
 from .journal import Instance
 from .ports import StatusReport
 from .present import instance_view
@@ -114,8 +115,10 @@ class InstanceLife(DurableObject):
 
     def _begin(self, now_ms: int, *, is_first: bool) -> Turn | None:
         instance = self._existing()
+        self._suspect(self.env.code_host.suspicion(self.ctx.ref.key))
         plan = Plan(
             self.ctx.ref.key,
+            instance.is_apart,
             instance.run_id,
             instance.workflow,
             instance.code_hash,
@@ -165,6 +168,9 @@ class InstanceLife(DurableObject):
             self._is_changed = True
         if turn.code_hash != instance.code_hash and not instance.code_changed:
             self._note_other_code(turn.code_hash)
+        if turn.records and instance.deaths:
+            instance.deaths = 0
+            self._is_changed = True
         instance.step_count = turn.shown
         outcome = turn.outcome
         if outcome is not None:
@@ -231,9 +237,44 @@ class InstanceLife(DurableObject):
             if isinstance(error, WorkflowLoadError):
                 self._cannot_run(error)
                 return
-            _log.warning("instance %s was interrupted: %s", self.ctx.ref.key, error)
-            self._keep_running()
+            self._go_on_after(error)
             self._flush()
+
+    def _go_on_after(self, error: Exception) -> None:
+        """The worker that the instance was in has ended: it goes on in another."""
+        instance = self._existing()
+        _log.warning("instance %s was interrupted: %s", self.ctx.ref.key, error)
+        data = error.data if isinstance(error, WorkerLost) else {}
+        if not data.get("was_up"):
+            self._cannot_run(error)
+            return
+        if data["suspicion"]:
+            self._suspect(data["suspicion"])
+            instance.deaths += 1
+            self._is_changed = True
+        if instance.deaths > limits.INSTANCE_DEATHS_MAX:
+            text = (
+                f"run() ended or blocked its process {instance.deaths} times without getting any "
+                f"further; the last time {error}"
+            )
+            failure = record_of(InstanceCrashed(text))
+            self._finish(self.ctx.clock.now_ms(), "fail", None, failure)
+        else:
+            self._keep_running()
+
+    def _suspect(self, weight: int) -> None:
+        """Its code was running when a process ended; past a measure it gets one of its own."""
+        instance = self._existing()
+        if weight and not instance.is_apart:
+            instance.suspicion += weight
+            self._is_changed = True
+            if instance.suspicion >= limits.SUSPICION_MAX:
+                instance.is_apart = True
+                _log.warning(
+                    "instance %s has ended or blocked the process it ran in; from now on it has "
+                    "one of its own",
+                    self.ctx.ref.key,
+                )
 
     def _arm(self, due_ms: int, now_ms: int) -> None:
         """While bodies are in flight a timer in memory is enough: a crash replays anyway."""
@@ -271,11 +312,14 @@ class InstanceLife(DurableObject):
             self._quiesce(now_ms, due_ms, turn.awaited)
             return
         instance.status = move(instance.status, "park")
+        instance.suspicion = 0
         instance.wake_ms = due_ms
         instance.awaited = turn.awaited
         self._changed(now_ms)
         self._alarm_by(due_ms)
         self._arm(0, now_ms)
+        if self._run is not None and self._run.parked():
+            self._drop_run()
         self.ctx.may_evict()
 
     def _quiesce(self, now_ms: int, due_ms: int, awaited: tuple[str, ...]) -> None:

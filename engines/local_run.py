@@ -17,6 +17,7 @@ from .bodies import Bodies
 from .claims import Claim
 from .failures import RecordedError, record_of
 from .journal import Journal, Record
+from .notes import LOOP, Notes
 from .replay import Execution
 from .run_port import ACTS, BodyRunner, Plan, RunHooks, Starts, Turn
 from .step import WorkflowStep
@@ -32,9 +33,20 @@ class LocalRun:
         hooks: of whom holds it.
         loop: the event loop of timers and asynchronous bodies.
         runner: where bodies run.
+        notes: where it is noted that its code is on the loop.
     """
 
-    __slots__ = ("_bodies", "_claims", "_definition", "_execution", "_hooks", "_is_closed", "_plan")
+    __slots__ = (
+        "_bodies",
+        "_claims",
+        "_definition",
+        "_execution",
+        "_hooks",
+        "_is_closed",
+        "_notes",
+        "_plan",
+        "_tag",
+    )
 
     def __init__(
         self,
@@ -43,11 +55,14 @@ class LocalRun:
         hooks: RunHooks,
         loop: asyncio.AbstractEventLoop,
         runner: BodyRunner,
+        notes: Notes | None,
     ) -> None:
         self._plan = plan
         self._definition = definition
         self._hooks = hooks
         self._is_closed = False
+        self._notes = notes
+        self._tag = Notes.tag(plan.key)
         self._claims: dict[int, Claim] = {}
         self._execution = Execution(
             Journal.of(plan.records),
@@ -56,11 +71,15 @@ class LocalRun:
             hooks.payload_of,
             plan.pauses,
         )
-        self._bodies = Bodies(loop, runner, self._attempt_ended, unfenced=hooks.unfenced)
+        self._bodies = Bodies(
+            loop, runner, self._attempt_ended, (self._tag, plan.key), unfenced=hooks.unfenced
+        )
 
     def begin(self) -> Turn:
         """See `run_port.Run`."""
         plan, execution = self._plan, self._execution
+        if self._notes is not None:
+            self._notes.enter(LOOP, self._tag)
         for event in plan.events:
             execution.buffer_event(*event)
         try:
@@ -80,6 +99,8 @@ class LocalRun:
     def act(self, what: str, now_ms: int, *args: Any) -> Turn:
         """See `run_port.Run`."""
         assert what in ACTS, what
+        if self._notes is not None:
+            self._notes.enter(LOOP, self._tag)
         getattr(self._execution, what)(now_ms, *args)
         return self._turn()
 
@@ -97,7 +118,16 @@ class LocalRun:
         """See `run_port.Run`."""
         self._is_closed = True
         self._bodies.close()
+        if self._notes is None:
+            self._execution.close()
+            return
+        self._notes.enter(LOOP, self._tag)  # `finally` blocks run
         self._execution.close()
+        self._notes.leave(LOOP)
+
+    def parked(self) -> bool:
+        """See `run_port.Run`."""
+        return False
 
     def records(self) -> list[Record]:
         """See `run_port.Run`."""
@@ -107,6 +137,8 @@ class LocalRun:
 
     def _turn(self) -> Turn:
         """Take what the execution has brought; bodies that it gave up stop at once."""
+        if self._notes is not None:
+            self._notes.leave(LOOP)
         execution = self._execution
         records = list(execution.dirty.values())
         execution.dirty.clear()
@@ -139,6 +171,8 @@ class LocalRun:
         self._claims.pop(claim.record.ordinal, None)
         execution = self._execution
         now_ms = self._hooks.now_ms()
+        if self._notes is not None:
+            self._notes.enter(LOOP, self._tag)
         result = None
         if error is None:
             name = claim.record.public_name
@@ -152,3 +186,5 @@ class LocalRun:
                 return
         if execution.body_done(claim, number, error, result, now_ms, not self._hooks.unfenced):
             self._hooks.turned(self, self._turn())
+        elif self._notes is not None:
+            self._notes.leave(LOOP)

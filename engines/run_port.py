@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -32,6 +32,7 @@ class Plan(msgspec.Struct, array_like=True):
 
     Attributes:
         key: the Engine's key.
+        is_apart: it must have a process of its own.
         run_id, workflow, code_hash, created_ms, params: as the instance has them.
         started_ms: when `run` was first executed.
         now_ms: the shard's time.
@@ -41,6 +42,7 @@ class Plan(msgspec.Struct, array_like=True):
     """
 
     key: str
+    is_apart: bool
     run_id: str
     workflow: str
     code_hash: str
@@ -104,6 +106,9 @@ class Run(Protocol):
     def close(self) -> None:
         """Drop `run`, cancel its bodies. Nothing is told any more."""
 
+    def parked(self) -> bool:
+        """Nothing is in flight; `run` waits. True: it has been given up, and must begin anew."""
+
     def records(self) -> list[Record] | None:
         """The journal as it is in memory; None: it is not in this process."""
 
@@ -131,6 +136,21 @@ Done = Callable[[BaseException | None, Any], None]
 """Called once, on the loop and outside any task: the error, or None and the value."""
 
 
+class Who(NamedTuple):
+    """Whose body runs.
+
+    Attributes:
+        tag: the instance, as `Notes.tag` gives it.
+        name: the instance's key and the step, for people.
+    """
+
+    tag: bytes
+    name: str
+
+
+NOBODY = Who(b"", "")
+
+
 class Body(Protocol):
     """A body that runs."""
 
@@ -148,5 +168,6 @@ class BodyRunner(Protocol):
         is_async: bool,
         context: contextvars.Context,
         done: Done,
+        who: Who,
     ) -> Body:
         """Run a body. `done` is never called before this returns."""

@@ -12,22 +12,25 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from ..runtime.codec import decode_json, decode_json_as
-from ..runtime.errors import InvalidId, WorkflowLoadError
+from ..runtime.errors import InvalidArgument, InvalidId, WorkflowLoadError
 from ..runtime.ids import check_workflow_name
+from .ray_options import check_ray_options
 from .shapes import resolved, usable_type
 from .step import WorkflowStep
 
 P = TypeVar("P")
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__toque_workflow__"
+SHARD, ACTOR = "shard", "actor"
+"""Where instances run: in the process of their shard, many together | each in one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +55,30 @@ class WorkflowEntrypoint:
 
     The workflow's name is the class attribute `name`, or else the class's name as it is.
     An object of the class is made, without arguments, each time `run` is executed.
+
+    With `placement = "actor"` each instance runs in a process of its own while it runs: on Ray an
+    actor with the resources of `ray_options`, for example `{"num_gpus": 1}`.
     """
 
     name: ClassVar[str]
+    placement: ClassVar[str] = SHARD
+    ray_options: ClassVar[Mapping[str, Any]] = {}
 
     async def run(self, event: WorkflowEvent[Any], step: WorkflowStep) -> Any:
         """What the workflow does. Executed again at each replay: effects belong in steps."""
         raise NotImplementedError(f"{type(self).__name__} has no `run`")
 
 
-def workflow(fn: F | None = None, *, name: str | None = None) -> Any:
+def workflow(
+    fn: F | None = None,
+    *,
+    name: str | None = None,
+    placement: str = SHARD,
+    ray_options: Mapping[str, Any] | None = None,
+) -> Any:
     """Mark an `async def f(event, step)` as a workflow, named `name` or as the function.
+
+    `placement` and `ray_options` are as in `WorkflowEntrypoint`.
 
     >>> @workflow(name="order")
     ... async def handle_order(event, step):
@@ -71,7 +87,7 @@ def workflow(fn: F | None = None, *, name: str | None = None) -> Any:
 
     def mark(given: F) -> F:
         _check_run(given, ("event", "step"), f"workflow function {given.__qualname__}")
-        setattr(given, _MARK, name or given.__name__)
+        setattr(given, _MARK, (name or given.__name__, placement, ray_options or {}))
         return given
 
     return mark if fn is None else mark(fn)
@@ -87,6 +103,7 @@ class WorkflowDefinition:
         entry: the class or function itself.
         code_hash: see the module's description.
         payload_type: what the event's payload is decoded as.
+        placement, ray_options: see `WorkflowEntrypoint`.
     """
 
     name: str
@@ -94,6 +111,8 @@ class WorkflowDefinition:
     entry: Callable[..., Any]
     code_hash: str
     payload_type: Any = Any
+    placement: str = SHARD
+    ray_options: Mapping[str, Any] = field(default_factory=dict)
 
     def start(
         self, params: bytes, timestamp: datetime, instance_id: str, step: WorkflowStep
@@ -119,11 +138,13 @@ def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinitio
     parameters: tuple[str, ...]
     if isinstance(entry, type) and issubclass(entry, WorkflowEntrypoint):
         name = entry.__dict__.get("name", entry.__name__)
+        placement, options = entry.placement, entry.ray_options
         run, parameters = entry.run, ("self", "event", "step")
         if run is WorkflowEntrypoint.run:
             raise _unfit(entry, "has no `run`. Right: `async def run(self, event, step): ...`")
     elif callable(entry) and hasattr(entry, _MARK):
-        name, run, parameters = getattr(entry, _MARK), entry, ("event", "step")
+        (name, placement, options), run = getattr(entry, _MARK), entry
+        parameters = ("event", "step")
     else:
         raise _unfit(
             entry, "is no workflow. Right: `class Order(WorkflowEntrypoint)`, or `@workflow`"
@@ -135,7 +156,10 @@ def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinitio
     _check_run(run, parameters, f"run of {entry.__qualname__}")
     if code_hash is None:
         code_hash = hash_of(sys.modules.get(entry.__module__))
-    return WorkflowDefinition(name, entry.__name__, entry, code_hash, _payload_type(run))
+    _check_placement(entry, placement, options)
+    return WorkflowDefinition(
+        name, entry.__name__, entry, code_hash, _payload_type(run), placement, dict(options)
+    )
 
 
 def definitions_of(module: ModuleType) -> list[WorkflowDefinition]:
@@ -223,6 +247,21 @@ def _payload_type(run: Callable[..., Any]) -> Any:
     if get_origin(annotation) is not WorkflowEvent:
         return Any
     return usable_type(get_args(annotation)[0], run)
+
+
+def _check_placement(entry: Any, placement: Any, options: Any) -> None:
+    if placement not in (SHARD, ACTOR):
+        raise _unfit(entry, f"has placement {placement!r:.80}; it must be {SHARD!r} or {ACTOR!r}")
+    if options and placement != ACTOR:
+        raise _unfit(
+            entry,
+            "has ray_options but no process of its own to give them to. Right: "
+            'placement = "actor" beside it, or ray_options on a step',
+        )
+    try:
+        check_ray_options(options, "ray_options")
+    except InvalidArgument as error:
+        raise _unfit(entry, f"can't be placed: {error}".rstrip(".")) from None
 
 
 def _unfit(entry: Any, why: str) -> WorkflowLoadError:

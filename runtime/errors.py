@@ -317,6 +317,14 @@ class ServerUnreachable(SystemFault):
     retryable = True
 
 
+class WorkerLost(SystemFault):
+    """A worker process with user code ended, hung or did not start; its instances go on anew."""
+
+    code = "worker.lost"
+    number = 10509
+    retryable = True
+
+
 class ClusterStartFailed(SystemFault):
     """Ray, or a shard actor, did not come up. `data` names the shard, if it is one."""
 

@@ -51,6 +51,8 @@ WAIT_REASONS_SHOWN_MAX = 100
 EVENTS_IN_MEMORY_MAX = 1_000  # per instance that somebody subscribes to
 DETERMINISTIC_CALLBACKS_PER_TURN_MAX = 1_000_000
 BODY_THREADS_MAX = 32
+BODY_THREADS_ABANDONED_MAX = 64  # threads of bodies that were given up; past it none is replaced
+BODY_THREADS_NOTED_MAX = 96
 
 # the account
 RUNNING_PER_ACCOUNT_DEFAULT = 50_000  # CF
@@ -173,6 +175,17 @@ CLIENT_PARALLEL_CREATES_MAX = 4  # batches under way in create_instances
 # processes
 GC_THRESHOLDS = (50_000, 20, 50)  # objects, then collections of the younger generation
 
+# workers: processes of their own for user code
+WORKERS_PER_SHARD_MAX = 64  # more instances than that wait for a worker
+WORKER_START_MAX_MS = MINUTE_MS  # from its process's start to its link
+WORKER_PING_MS = 500
+WORKER_SILENCE_MAX_MS = 10 * SECOND_MS  # a worker whose loop is blocked for so long is killed
+WORKER_IDLE_MS = 30 * SECOND_MS  # a shared worker with nothing to do ends
+WORKER_CHUNK_BYTES = 4 * MIB  # of records in one message
+WORKER_EVENTS_AHEAD_MAX = 8  # buffered events of a type that a worker is given before it asks
+INSTANCE_DEATHS_MAX = 10  # deaths of its worker in a row, with nothing new recorded
+SUSPICION_MAX = 2  # a shard's death on an instance's turn counts 2, during its thread's body 1
+
 # supervision
 HEARTBEAT_PERIOD_MS = 1_000
 HEARTBEAT_SILENCE_MAX_MS = 10_000
@@ -195,6 +208,9 @@ assert CYCLE_PERIOD_MS < CONTROL_CALL_TIMEOUT_MS <= LEASE_SILENT_PERIODS * CYCLE
 assert POKE_AFTER_MS < POKE_HELD_AFTER_MS
 assert HEARTBEAT_PERIOD_MS * 3 < HEARTBEAT_SILENCE_MAX_MS
 assert TICK_PERIOD_MS < HEARTBEAT_PERIOD_MS < LINK_STALL_MAX_MS
+assert BODY_THREADS_MAX + BODY_THREADS_ABANDONED_MAX <= BODY_THREADS_NOTED_MAX
+assert WORKER_PING_MS * 3 < WORKER_SILENCE_MAX_MS
+assert 2 * (PAYLOAD_BYTES_MAX + WORKER_CHUNK_BYTES) < FRAME_BYTES_MAX
 assert PER_PAGE_MAX < LIST_PAGE_ROWS_MAX  # one more row than a page tells whether there is more
 assert SNAPSHOT_GAP_MS < SNAPSHOT_FRESH_MS < SNAPSHOT_STALE_MAX_MS
 assert BATCH_BODY_BYTES_MAX < FRAME_BYTES_MAX < BODY_BYTES_IN_FLIGHT_MAX
