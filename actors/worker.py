@@ -104,7 +104,12 @@ class ChildLauncher:
         self, spec: WorkerSpec, options: dict[str, Any], ended: Callable[[str], None]
     ) -> Launched:
         loop = asyncio.get_running_loop()
-        child = await loop.run_in_executor(None, _start_child, spec)
+        starting = loop.run_in_executor(None, _start_child, spec)
+        try:
+            child = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await _Child(await starting, loop, lambda how: None).end()
+            raise
         return _Child(child, loop, ended)
 
 

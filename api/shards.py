@@ -82,12 +82,20 @@ class ShardSettings:
 class OpenShard:
     """An open shard: store, host and server. Made by `open_shard`."""
 
-    def __init__(self, store: SqliteStore, host: Host, router: Router, reporter: Reporter | None):
+    def __init__(
+        self,
+        store: SqliteStore,
+        host: Host,
+        router: Router,
+        reporter: Reporter | None,
+        code_host: CodeHost,
+    ) -> None:
         self.store = store
         self.host = host
         self.router = router
         self.server = ShardServer(host, host.loop)
         self._reporter = reporter
+        self._code_host = code_host
 
     @property
     def epoch(self) -> int:
@@ -105,7 +113,12 @@ class OpenShard:
 
     def statistics(self) -> dict[str, Any]:
         """Counters, plain data."""
-        return {"shard": self.host.shard, "epoch": self.epoch, **self.host.statistics()}
+        return {
+            "shard": self.host.shard,
+            "epoch": self.epoch,
+            **self.host.statistics(),
+            **self._code_host.statistics(),
+        }
 
     def stop(self) -> None:
         """Deliver nothing more; what is not committed is given up."""
@@ -120,8 +133,9 @@ class OpenShard:
             await self.store.flush()
 
     async def close(self) -> None:
-        """Stop, commit what is pending and close the file."""
+        """Stop, end user code, commit what is pending and close the file."""
         self.stop()
+        await self._code_host.aclose()
         if self.store.broken is None:
             await self.store.close()
 
@@ -176,7 +190,7 @@ def open_shard(
     )
     reporter = Reporter(loop, router.call, _peeker(host)) if is_data else None
     host.set_envs(_envs(settings, host, reporter, code_host))
-    opened = OpenShard(store, host, router, reporter)
+    opened = OpenShard(store, host, router, reporter, code_host)
     own.register(shard, opened.server)
     host.start()
     return opened

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import inspect
 import os
 from collections.abc import AsyncIterator, Iterable
@@ -20,19 +19,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..actors.topology import ShardSpec
-from ..engines.code_host import InProcessCodeHost
-from ..engines.workflow import WorkflowDefinition, definition_of, definitions_of, load_file
+from ..actors.keeper import Process
+from ..actors.topology import directory_id
+from ..actors.worker import ChildLauncher, Launcher
+from ..engines.bundle import bundle_of_definitions, bundle_of_file, check_can_move
+from ..engines.code_host import CodeHost, InProcessCodeHost
+from ..engines.notes import Notes, read_notes
+from ..engines.placement import PlacedCodeHost
+from ..engines.worker_host import WorkerSettings
+from ..engines.workflow import ACTOR, WorkflowDefinition, definition_of, definitions_of, load_file
 from ..gatekeeper.messages import ACCOUNT_KIND
 from ..runtime import limits
 from ..runtime.clock import SystemClock
-from ..runtime.datadir import DataDir, store_path
+from ..runtime.datadir import DataDir
 from ..runtime.entity import DurableObject
 from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import WorkflowLoadError
+from ..runtime.frames_socket import runtime_directory
 from ..runtime.ids import EntityRef
 from ..runtime.link_local import LocalLinks
-from ..runtime.link_socket import SocketLinks
 from ..runtime.rpc import Router
 from .client import Client
 from .client_embedded import EmbeddedBackend
@@ -40,6 +45,7 @@ from .service import ControlPlane
 from .shards import OpenShard, ShardSettings, open_shard
 
 DEFAULT_ACCOUNT = "default"
+NOTES_FOLDER = "notes"
 
 
 class App:
@@ -50,10 +56,12 @@ class App:
         definitions: list[WorkflowDefinition],
         objects: list[type[DurableObject]],
         script: str,
+        bundle: dict[str, Any],
     ) -> None:
         self.definitions = definitions
         self.objects = objects
         self.script = script
+        self.bundle = bundle
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> App:
@@ -63,7 +71,9 @@ class App:
             WorkflowLoadError: it does not import, or defines neither workflow nor entity.
         """
         module = load_file(Path(path))
-        app = cls(definitions_of(module), _objects_of(module), Path(path).name)
+        app = cls(
+            definitions_of(module), _objects_of(module), Path(path).name, bundle_of_file(Path(path))
+        )
         if not app.definitions and not app.objects:
             raise WorkflowLoadError(
                 f"{path} defines no workflow. Write `class Order(WorkflowEntrypoint): async def "
@@ -81,7 +91,10 @@ class App:
                 objects.append(entry)
             else:
                 definitions.append(definition_of(entry))
-        return cls(definitions, objects, "embedded")
+        for definition in definitions:
+            if definition.placement == ACTOR:
+                check_can_move(definition)
+        return cls(definitions, objects, "embedded", bundle_of_definitions(definitions))
 
 
 def _objects_of(module: ModuleType) -> list[type[DurableObject]]:
@@ -220,12 +233,20 @@ async def _embedded(
         )
         stack.callback(directory.close)
         settings = ShardSettings(directory.placement, objects=app.objects)
-        code_host = InProcessCodeHost(loop, app.definitions)
-        stack.callback(code_host.close)
+        run_dir = runtime_directory(f"e-{directory_id(str(directory.path))}")
         links = LocalLinks(loop)
         opened: list[OpenShard] = []
         stack.push_async_callback(_close_all, opened)
         for shard in directory.placement.names():
+            code_host = place_code(
+                app,
+                shard,
+                directory.path,
+                run_dir=run_dir,
+                trusted=account,
+                launcher=ChildLauncher(),
+                loop=loop,
+            )
             one = open_shard(
                 shard,
                 directory.store_path(shard),
@@ -251,24 +272,50 @@ async def _close_all(opened: list[OpenShard]) -> None:
         await shard.close()
 
 
-# --- in an actor ----------------------------------------------------------------------------
+def place_code(
+    app: App,
+    shard: str,
+    data_dir: Path,
+    *,
+    run_dir: str,
+    trusted: str,
+    launcher: Launcher,
+    loop: asyncio.AbstractEventLoop,
+    watched: tuple[Process, ...] = (),
+) -> CodeHost:
+    """Where the app's code runs for one shard.
 
-
-async def build_shard(spec: ShardSpec) -> OpenShard:
-    """Open a shard in its actor; the factory that `wiring_ray` names."""
-    loop = asyncio.get_running_loop()
-    app = App.from_file(spec.settings["app"])
-    entropy = SystemEntropy()
-    # Long-lived objects of many instances make full collections dear and find nothing.
-    gc.set_threshold(*limits.GC_THRESHOLDS)
-    gc.freeze()
-    return open_shard(
-        spec.shard,
-        store_path(Path(spec.data_dir), spec.shard),
-        ShardSettings(spec.placement, objects=app.objects),
+    Args:
+        app: the code.
+        shard: whose instances.
+        data_dir: keeps the notes on whose code ran when the process ended.
+        run_dir: for workers' sockets.
+        trusted: the account whose code may run in this process.
+        launcher: starts workers.
+        loop: the shard's.
+        watched: processes whose end ends the workers.
+    """
+    if not shard.startswith("d"):  # no instances live there
+        return InProcessCodeHost(loop)
+    folder = data_dir / NOTES_FOLDER
+    blamed = read_notes(folder / shard)
+    notes = Notes(folder / shard)
+    workers = WorkerSettings(
+        shard=shard,
+        run_dir=run_dir,
+        notes_dir=str(folder),
+        launcher=launcher,
         loop=loop,
         clock=SystemClock(),
-        entropy=entropy,
-        links=SocketLinks(spec.socket_address, spec.token, loop, entropy),
-        code_host=InProcessCodeHost(loop, app.definitions),
+        entropy=SystemEntropy(),
+        slots=asyncio.Semaphore(limits.WORKERS_PER_SHARD_MAX),
+        watched=watched,
+    )
+    return PlacedCodeHost(
+        InProcessCodeHost(loop, app.definitions, notes=notes),
+        trusted=trusted,
+        workers=workers,
+        bundle=app.bundle,
+        blamed=blamed,
+        notes=notes,
     )

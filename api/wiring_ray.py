@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from ..actors.cluster_ray import start_local
+from ..actors.code_host_ray import RayLauncher
+from ..actors.keeper import identify
 from ..actors.supervisor_ray import Event, Supervisor
+from ..actors.topology import ShardSpec
+from ..runtime import limits
 from ..runtime.clock import SystemClock
-from ..runtime.datadir import DataDir
+from ..runtime.datadir import DataDir, store_path
 from ..runtime.entropy import SystemEntropy
 from ..runtime.link_socket import SocketLinks
 from ..runtime.rpc import Router
-from .wiring import DEFAULT_ACCOUNT, App, Runtime
+from .shards import OpenShard, ShardSettings, open_shard
+from .wiring import DEFAULT_ACCOUNT, App, Runtime, place_code
 
 
 class RayRuntime(Runtime):
@@ -72,8 +78,8 @@ async def start_ray(
         cluster = await start_local(
             directory.path,
             placement=directory.placement,
-            factory="toque.api.wiring:build_shard",
-            settings={"app": os.path.realpath(app_path)},
+            factory="toque.api.wiring_ray:build_shard",
+            settings={"app": os.path.realpath(app_path), "trusted": account},
             num_cpus=num_cpus,
         )
         stack.push_async_callback(cluster.stop)
@@ -85,3 +91,38 @@ async def start_ray(
         stack.push_async_callback(runtime.close)
         await runtime.deploy(account, running_max)
         yield runtime
+
+
+# --- in an actor ----------------------------------------------------------------------------
+
+
+async def build_shard(spec: ShardSpec) -> OpenShard:
+    """Open a shard in its actor; the factory that `start_ray` names."""
+    loop = asyncio.get_running_loop()
+    app = App.from_file(spec.settings["app"])
+    entropy = SystemEntropy()
+    # Long-lived objects of many instances make full collections dear and find nothing.
+    gc.set_threshold(*limits.GC_THRESHOLDS)
+    gc.freeze()
+    me = identify(os.getpid())
+    watched = tuple(one for one in (me, spec.starter) if one is not None)
+    code_host = place_code(
+        app,
+        spec.shard,
+        Path(spec.data_dir),
+        run_dir=spec.run_dir,
+        trusted=spec.settings["trusted"],
+        launcher=RayLauncher(is_one_machine=spec.listen == "unix"),
+        loop=loop,
+        watched=watched,
+    )
+    return open_shard(
+        spec.shard,
+        store_path(Path(spec.data_dir), spec.shard),
+        ShardSettings(spec.placement, objects=app.objects),
+        loop=loop,
+        clock=SystemClock(),
+        entropy=entropy,
+        links=SocketLinks(spec.socket_address, spec.token, loop, entropy),
+        code_host=code_host,
+    )

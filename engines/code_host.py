@@ -37,6 +37,12 @@ class CodeHost(Protocol):
     def suspicion(self, key: str) -> int:
         """How much there is against an instance from the shard's last end. Asked once."""
 
+    def statistics(self) -> dict[str, Any]:
+        """Counters, plain data."""
+
+    async def aclose(self) -> None:
+        """End all user code."""
+
 
 class InProcessCodeHost:
     """Code of the account that owns the process: async bodies on the loop, others in threads.
@@ -110,6 +116,12 @@ class InProcessCodeHost:
     def hung_threads(self) -> dict[str, int]:
         """Threads held by bodies that were given up, by whose they are."""
         return dict(self._threads.hung())
+
+    def statistics(self) -> dict[str, Any]:
+        return {"threads_hung": sum(self.hung_threads().values())}
+
+    async def aclose(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Take no more bodies. Threads that run are not waited for."""

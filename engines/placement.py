@@ -81,10 +81,10 @@ class PlacedCodeHost:
         return {
             "workers": len(self._hosts),
             "workers_dedicated": sum(host.is_dedicated for host in self._hosts),
-            "threads_hung": sum(self._inside.hung_threads().values()),
+            **self._inside.statistics(),
         }
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End all workers, and return when they are gone."""
         for host in list(self._hosts):
             host.end("the shard closes")

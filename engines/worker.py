@@ -64,11 +64,12 @@ async def serve(spec: WorkerSpec) -> None:
 class _Hosted:
     """A run of the shard, by its number there."""
 
-    __slots__ = ("acts", "failed", "payloads", "plan", "run")
+    __slots__ = ("acts", "early", "payloads", "plan", "run")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.acts = 0
+        self.early: list[say.Act] = []
         self.run: Run | None = None
         self.payloads: dict[int, bytes] = {}
 
@@ -150,10 +151,15 @@ class Worker:
         hosted.acts += 1
         if turn is not None:
             self._tell(go.run, hosted, turn)
+        for act in hosted.early:
+            self._act(act)
 
     def _act(self, act: say.Act) -> None:
         hosted = self._hosted.get(act.run)
-        if hosted is None or hosted.run is None:
+        if hosted is None:
+            return
+        if hosted.run is None:  # its records are still on their way
+            hosted.early.append(act)
             return
         hosted.acts += 1
         try:

@@ -45,8 +45,6 @@ class WorkerSettings:
         loop, clock, entropy: the shard's.
         slots: how many may live at a time.
         watched: processes whose end ends them.
-        silence_max_ms: a worker whose loop is blocked for so long is killed.
-        idle_ms: a shared worker with nothing to do for so long ends.
     """
 
     shard: str
@@ -58,8 +56,6 @@ class WorkerSettings:
     entropy: Entropy
     slots: asyncio.Semaphore
     watched: tuple[tuple[int, int], ...] = ()
-    silence_max_ms: int = limits.WORKER_SILENCE_MAX_MS
-    idle_ms: int = limits.WORKER_IDLE_MS
 
 
 class WorkerHost:
@@ -123,7 +119,7 @@ class WorkerHost:
         if self.is_dedicated:
             self.end("its instance needs it no more")
         else:
-            idle_s = self._settings.idle_ms / 1_000
+            idle_s = limits.WORKER_IDLE_MS / 1_000
             self._settings.loop.call_later(idle_s, self._end_if_idle, self._numbers)
 
     def _end_if_idle(self, numbers: int) -> None:
@@ -200,7 +196,7 @@ class WorkerHost:
     def _ask(self) -> None:
         loop = self._settings.loop
         silent_ms = (loop.time() - self._heard) * 1_000
-        if silent_ms > self._settings.silence_max_ms:
+        if silent_ms > limits.WORKER_SILENCE_MAX_MS:
             self._lose(f"its event loop was blocked for {silent_ms / 1_000:.1f} s")
             return
         self.put(say.Ping(self._settings.clock.now_ms()))

@@ -1,0 +1,114 @@
+"""Instances in worker processes: the same results, and a worker's death is an interruption."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.worker_app import Apart, Held, Poison, Where
+from toque.api.wiring import Runtime, embedded
+from toque.runtime import limits
+from toque.runtime.errors import WorkflowLoadError
+
+
+@asynccontextmanager
+async def running(folder: Path, **options: Any) -> AsyncIterator[Runtime]:
+    async with embedded(folder / "data", [Apart, Held, Poison, Where], **options) as runtime:
+        yield runtime
+
+
+async def test_an_instance_runs_in_a_process_of_its_own_and_holds_none_while_it_waits(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as runtime:
+        client = runtime.client()
+        apart = await client.create_instance("Apart", params=1)
+        where = await client.run_instance("Where")
+        assert where.output == [os.getpid(), os.getpid()]
+        await apart.send_event("word", "hello")
+        await apart.send_event("word", "world")
+        status = await apart.wait()
+        assert status.error is None
+        first, last = status.output["pids"]
+        assert os.getpid() not in (first, last)
+        assert first != last  # it slept in between, and gave its process up
+        assert last == status.output["run"]
+        assert status.output["both"] == [1, 1]
+        assert status.output["words"] == ["hello", "world"]
+
+
+@pytest.mark.parametrize("how", ["thread", "async", "loop", "run"])
+async def test_code_that_ends_or_blocks_its_process_is_interrupted_and_tried_again(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WORKER_SILENCE_MAX_MS", 1_600)
+    async with running(tmp_path, account="mine") as runtime:
+        await runtime.deploy("other", None)
+        other = runtime.client("other")
+        poison = await other.create_instance("Poison", params=[how, str(tmp_path), 2])
+        pids = set()
+        for _ in range(3):  # the others of the account go on beside it
+            where = await other.run_instance("Where", timeout=20)
+            assert len(set(where.output)) == 1
+            pids |= set(where.output)
+        status = await poison.wait(30)
+        assert status.error is None
+        began = (tmp_path / "began").read_text().split()
+        assert len(began) == 3
+        assert len(set(began)) == 3
+        assert str(status.output) not in {str(pid) for pid in pids}
+        assert os.getpid() not in pids
+
+
+async def test_a_killed_worker_interrupts_its_instance_and_nobody_else(tmp_path: Path) -> None:
+    async with running(tmp_path) as runtime:
+        client = runtime.client()
+        for name in ("began", "go"):
+            os.mkfifo(tmp_path / name)
+        held = await client.create_instance("Held", params=str(tmp_path))
+        pid = int(await asyncio.to_thread((tmp_path / "began").read_text))
+        assert pid != os.getpid()
+        os.kill(pid, signal.SIGKILL)
+        where = await client.run_instance("Where")
+        assert where.output == [os.getpid()] * 2
+        await asyncio.to_thread((tmp_path / "go").write_text, "on")
+        status = await held.wait(20)
+        assert status.error is None
+        assert status.output not in (pid, os.getpid())
+        step = (await held.status()).steps[0]
+        assert [attempt.success for attempt in step.attempts] == [False, True]
+        assert step.attempts[0].error.name == "StepInterrupted"
+
+
+async def test_what_kills_its_process_for_ever_fails_and_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path, account="mine") as runtime:
+        await runtime.deploy("other", None)
+        other = runtime.client("other")
+        names = {}
+        for how in ("async", "run"):
+            folder = tmp_path / how
+            folder.mkdir()
+            names[how] = await other.create_instance("Poison", params=[how, str(folder), 1_000])
+        ended = {how: await instance.wait(60) for how, instance in names.items()}
+        assert ended["async"].error is not None
+        assert ended["async"].error.name == "StepInterrupted"
+        assert ended["run"].error is not None
+        assert ended["run"].error.name == "InstanceCrashed"
+
+
+async def test_code_that_no_other_process_can_find_is_refused_at_the_start(
+    tmp_path: Path,
+) -> None:
+    class Hidden(Where):
+        placement = "actor"
+
+    with pytest.raises(WorkflowLoadError, match="top level of a file"):
+        async with embedded(tmp_path / "data", [Hidden]):
+            pass

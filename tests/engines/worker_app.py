@@ -1,0 +1,94 @@
+"""Workflows for tests with workers: they tell their process, and misbehave when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import toque
+
+
+class Apart(toque.WorkflowEntrypoint):
+    """Each instance in a process of its own."""
+
+    placement = "actor"
+
+    async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
+        first = await step.do("first", os.getpid)
+        both = await asyncio.gather(step.do("a", lambda: 1), step.do("b", one))
+        await step.sleep("rest", 0.1)
+        heard = await step.wait_for_event("hear", "word")
+        words = [heard.payload]
+        for _ in range(event.payload):
+            words.append((await step.wait_for_event("more", "word")).payload)
+        return {
+            "pids": [first, await step.do("last", os.getpid)],
+            "run": os.getpid(),
+            "both": both,
+            "words": words,
+        }
+
+
+async def one() -> int:
+    return 1
+
+
+class Held(toque.WorkflowEntrypoint):
+    """Its first attempt is held until its process is killed, the next until it may go."""
+
+    placement = "actor"
+
+    async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
+        folder = Path(event.payload)
+
+        def held(ctx: toque.StepContext) -> int:
+            if ctx.attempt == 1:
+                folder.joinpath("began").write_text(str(os.getpid()))
+            folder.joinpath("go").read_text()  # a pipe: waits for who writes
+            return os.getpid()
+
+        return await step.do("held", held)
+
+
+class Where(toque.WorkflowEntrypoint):
+    """Tells the processes of `run` and of a body."""
+
+    async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
+        return [os.getpid(), await step.do("where", os.getpid)]
+
+
+class Poison(toque.WorkflowEntrypoint):
+    """Ends or blocks its process, as the payload says, `times` times."""
+
+    async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
+        how, folder, times = event.payload
+        began = Path(folder, "began")
+
+        def note() -> bool:
+            with began.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            return len(began.read_text().split()) <= times
+
+        def in_thread() -> int:
+            if note():
+                os._exit(1)
+            return os.getpid()
+
+        async def exits() -> int:
+            await asyncio.sleep(0)
+            if note():
+                os._exit(1)
+            return os.getpid()
+
+        async def blocks() -> int:
+            while note():
+                while True:
+                    pass
+            return os.getpid()
+
+        if how == "run" and note():
+            os._exit(1)
+        bodies = {"thread": in_thread, "async": exits, "loop": blocks}
+        return await step.do("it", bodies.get(how, os.getpid))
