@@ -60,7 +60,8 @@ class RayLauncher:
     """
 
     def __init__(self, *, is_one_machine: bool) -> None:
-        self.listen = "unix" if is_one_machine else str(get_node_ip_address())  # type: ignore[no-untyped-call]
+        address: Any = get_node_ip_address  # untyped
+        self.listen = "unix" if is_one_machine else str(address())
         options: dict[str, Any] = {
             "num_cpus": 0.01,  # with 0 the autoscaler would take the node for idle
             "max_restarts": 0,

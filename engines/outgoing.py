@@ -1,4 +1,7 @@
-"""Messages for one link, gathered during a turn of the event loop and sent as few frames."""
+"""Messages for one link, gathered during a turn of the event loop and sent as few frames.
+
+What is gathered goes out at the turn's end, or as soon as it fills a chunk; order is kept.
+"""
 
 from __future__ import annotations
 

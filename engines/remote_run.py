@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..runtime.codec import pack, unpack
 from ..runtime.limits import WORKER_CHUNK_BYTES, WORKER_EVENTS_AHEAD_MAX
 from . import worker_messages as say
@@ -49,19 +51,7 @@ class RemoteRun:
     def begin(self) -> None:
         """See `run_port.Run`."""
         plan = self._plan
-        bare = Plan(
-            plan.key,
-            False,
-            plan.run_id,
-            plan.workflow,
-            plan.code_hash,
-            plan.created_ms,
-            plan.started_ms,
-            plan.now_ms,
-            plan.params,
-            [],
-            [],
-        )
+        bare = msgspec.structs.replace(plan, is_apart=False, records=[], events=[])
         events, plan.events, plan.records = plan.events, [], []
         self._host.put(say.Open(self.number, bare))
         for event in events:
