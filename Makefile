@@ -41,6 +41,7 @@ check: $(VENV)/.ready-dev ## Format, lint and types, changing nothing
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary -p toque
 	@$(BIN)/mypy --no-error-summary examples
+	@$(BIN)/mypy --no-error-summary tests/typing
 	@echo "check: fine"
 
 format: $(VENV)/.ready-dev ## Rewrite the sources in the house format

@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
-from ..engines.failures import EventsBufferFull  # noqa: F401 - known by being imported
+from ..engines.failures import EventsBufferFull, PayloadMismatch  # noqa: F401 - by import
 from ..runtime import limits
-from ..runtime.codec import NULL, encode_json
+from ..runtime.codec import NULL, convert_plain, encode_json, type_name
 from ..runtime.entropy import Entropy
 from ..runtime.errors import InstanceFailed, InvalidArgument
 from ..runtime.ids import check_event_type, check_instance_id, check_workflow_name
@@ -31,10 +31,11 @@ T = TypeVar("T")
 
 
 class InstanceError(msgspec.Struct, frozen=True):
-    """Why an instance, a step or an attempt failed."""
+    """Why an instance, a step or an attempt failed; `data` holds the details that it carried."""
 
     name: str
     message: str
+    data: Any = None
 
 
 class StepAttempt(msgspec.Struct, frozen=True):
@@ -70,6 +71,7 @@ class StepStatus(msgspec.Struct, frozen=True):
     config: dict[str, Any] | None = None
     retry_at: str | None = None
     event_type: str | None = None
+    interruptions: int = 0
 
 
 class InstanceStatus(msgspec.Struct, frozen=True):
@@ -103,8 +105,18 @@ class InstanceStatus(msgspec.Struct, frozen=True):
         return self.status in FINAL_STATUSES
 
     def output_as(self, expected: type[T]) -> T:
-        """The output as a dataclass, struct or other typed value."""
-        return msgspec.convert(self.output, expected, strict=False)
+        """The output as a dataclass, model, datetime or other typed value.
+
+        Raises:
+            PayloadMismatch: it does not fit.
+        """
+        try:
+            value: T = convert_plain(self.output, expected)
+        except Exception as error:
+            raise PayloadMismatch(
+                f"the output of instance {self.id!r} does not fit {type_name(expected)}: {error}"
+            ) from None
+        return value
 
 
 class InstanceLine(msgspec.Struct, frozen=True, gc=False):
@@ -238,6 +250,23 @@ class Instance:
             check_success(self.last)
         return self.last
 
+    @overload
+    async def output(self, *, timeout: float | None = None) -> Any: ...
+
+    @overload
+    async def output(self, expected: type[T], *, timeout: float | None = None) -> T: ...
+
+    async def output(self, expected: Any = Any, *, timeout: float | None = None) -> Any:
+        """What `run` returned, when it has; as a type, if one is given.
+
+        Raises:
+            InstanceFailed: it ended errored or terminated.
+            TimeoutError: it had not ended in time.
+            PayloadMismatch: its output does not fit the type.
+        """
+        status = await self.wait(timeout, raise_on_error=True)
+        return status.output if expected is Any else status.output_as(expected)
+
     async def send_event(self, event_type: str, payload: Any = None) -> None:
         """Send it an event; it may come before the instance waits for it."""
         check_event_type(event_type)
@@ -261,7 +290,7 @@ def check_success(status: InstanceStatus) -> InstanceStatus:
         error = status.error or InstanceError(status.status, "")
         raise InstanceFailed(
             f"instance {status.id!r} is {status.status}: {error.name}: {error.message}",
-            {"id": status.id, "status": status.status, "name": error.name},
+            {"id": status.id, "status": status.status, "name": error.name, "data": error.data},
         )
     return status
 

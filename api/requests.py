@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
+from ..engines.durations import duration_ms
 from ..runtime import limits
 from ..runtime.codec import NULL
 from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload
@@ -20,11 +21,7 @@ from .listing import ListQuery
 from .service import NewInstance
 
 T = TypeVar("T")
-_DURATION = re.compile(
-    r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?"
-    r"(|ms|milliseconds?|s|sec|seconds?|m|min|minutes?|h|hours?)\Z"
-)
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": limits.MINUTE_MS, "h": limits.HOUR_MS}
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?\Z")
 _JSON_SPACE = b" \t\r\n"
 
 
@@ -119,15 +116,14 @@ def parse_query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:
 
 def parse_duration(text: str, what: str) -> int:
     """A duration as milliseconds: `500ms`, `30s`, `2m`, `10 seconds`; a bare number: seconds."""
-    match = _DURATION.match(text.strip())
-    if match is None:
+    text = text.strip()
+    try:
+        return duration_ms(float(text) if _SECONDS.match(text) else text, what)
+    except InvalidArgument:
         raise InvalidArgument(
             f"{what} {text!r:.80} is no duration; write a number with a unit, for example "
             f"{what}=30s or {what}=500ms."
-        )
-    number, unit = match.groups()
-    short = "ms" if unit.startswith(("ms", "milli")) else (unit or "s")[0]
-    return int(float(number) * _UNIT_MS[short])
+        ) from None
 
 
 def parse_int(query: dict[str, str], name: str, default: int | None) -> int | None:

@@ -24,11 +24,12 @@ _NULL = msgspec.Raw(NULL)
 _TAIL = b',"success":true,"errors":[],"messages":[]}'
 
 
-class ErrorShape(msgspec.Struct, frozen=True):
-    """An instance's or a step's error."""
+class ErrorShape(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An instance's or a step's error; `data` if it carried details."""
 
     name: str
     message: str
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
@@ -84,18 +85,23 @@ class AttemptShape(msgspec.Struct, frozen=True):
 
 
 class RetriesShape(msgspec.Struct, frozen=True):
-    """`limit` retries after the first attempt; `delay` in milliseconds."""
+    """`limit` retries after the first attempt; `delay` in milliseconds.
+
+    A delay that a function gives is "[dynamic]" until it was asked, then what it told last.
+    """
 
     limit: int
-    delay: int
+    delay: int | str
     backoff: str
 
 
-class ConfigShape(msgspec.Struct, frozen=True):
-    """A step's resolved configuration; `timeout` in milliseconds, per attempt."""
+class ConfigShape(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step's resolved configuration, in milliseconds; `timeout` is for each attempt."""
 
     retries: RetriesShape
     timeout: int
+    deadline: int | None = None
+    sensitive: str | None = None
 
 
 class StepShape(msgspec.Struct, frozen=True, tag="step", tag_field="type"):
@@ -111,6 +117,7 @@ class StepShape(msgspec.Struct, frozen=True, tag="step", tag_field="type"):
     attempts_total: int
     config: ConfigShape
     retry_at: str | None
+    interruptions: int
 
 
 class SleepShape(msgspec.Struct, frozen=True, tag="sleep", tag_field="type"):
@@ -224,7 +231,10 @@ def _iso_or_none(ms: int | None) -> str | None:
 
 
 def _error(error: ErrorView | None) -> ErrorShape | None:
-    return None if error is None else ErrorShape(error.name, error.message)
+    if error is None:
+        return None
+    data = msgspec.Raw(error.data) if error.data else msgspec.UNSET
+    return ErrorShape(error.name, error.message, data)
 
 
 def _raw(payload: bytes | None) -> msgspec.Raw:
@@ -324,7 +334,9 @@ def step_shape(step: StepView) -> StepShape | SleepShape | WaitShape:
     start = iso(step.start_ms)
     error = _error(step.error)
     if step.type == "step":
-        retries = RetriesShape(step.retries_limit, step.retry_delay_ms, step.backoff)
+        delay = "[dynamic]" if step.retry_delay_ms is None else step.retry_delay_ms
+        retries = RetriesShape(step.retries_limit, delay, step.backoff)
+        sensitive = "output" if step.sensitive else None
         return StepShape(
             step.name,
             start,
@@ -334,8 +346,9 @@ def step_shape(step: StepView) -> StepShape | SleepShape | WaitShape:
             error,
             [_attempt(attempt) for attempt in step.attempts],
             max(step.attempts_total, len(step.attempts)),
-            ConfigShape(retries, step.timeout_ms),
+            ConfigShape(retries, step.timeout_ms, step.deadline_ms or None, sensitive),
             _iso_or_none(step.retry_at_ms),
+            step.interruptions,
         )
     end = start if step.end_ms is None else iso(step.end_ms)
     if step.type == "sleep":

@@ -1,20 +1,22 @@
-"""What an instance waits for: things with a time.
+"""What an instance waits for: things with a time, and events by type.
 
 In memory only, made anew at each replay; held by `replay.Execution`. Of things with the same time
-the one that was put in first comes first. A pause moves everything in it, each by its own share
-(`journal.Pause`).
+the one that was put in first comes first; of waits for one type the oldest is served first. A
+pause moves everything that has a time, each by its own share (`journal.Pause`).
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from .claims import Claim
+from .claims import Claim, Deadline
 from .journal import PENDING, Pause
 from .loop import DurableTimer
 
-Item = Claim | DurableTimer
+Item = Claim | DurableTimer | Deadline
 
 
 class Agenda:
@@ -26,23 +28,20 @@ class Agenda:
         self._heap: list[tuple[int, int, Item]] = []
         self._ties = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._heap)
-
     def put(self, due_ms: int, item: Item) -> None:
-        """Put something in; of what is due at the same time the first put in comes first."""
+        """It falls due then."""
         self._ties += 1
         heapq.heappush(self._heap, (due_ms, self._ties, item))
 
     def next_ms(self) -> int:
-        """When the first is due; 0: nothing is timed."""
+        """When something is due next; 0: nothing is timed."""
         heap = self._heap
         while heap and _is_void(heap[0][2]):
             heapq.heappop(heap)
         return heap[0][0] if heap else 0
 
     def pop(self) -> Item:
-        """Take the first; `next_ms` was not 0."""
+        """The thing that `next_ms` told of."""
         return heapq.heappop(self._heap)[2]
 
     def shift(self, pause: Pause, others: Iterable[object]) -> None:
@@ -54,12 +53,86 @@ class Agenda:
         self._heap = [(_due_of(item), tie, item) for _, tie, item in self._heap]
         heapq.heapify(self._heap)
 
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
 
 def _due_of(item: Item) -> int:
-    return item.due_ms if isinstance(item, DurableTimer) else item.record.due_ms
+    if isinstance(item, DurableTimer):
+        return item.due_ms
+    if isinstance(item, Deadline):
+        return item.claim.record.deadline_ms
+    return item.record.due_ms
 
 
 def _is_void(item: Item) -> bool:
     if isinstance(item, DurableTimer):
         return item.is_cancelled
+    if isinstance(item, Deadline):
+        return item.claim.record.is_over
     return item.record.state != PENDING
+
+
+class Match(NamedTuple):
+    """An event and the wait that it goes to; `ready_ms` is when both were there."""
+
+    ready_ms: int
+    claim: Claim
+    seq: int
+    at_ms: int
+
+
+class Inbox:
+    """Events that nobody took, and waits that nothing came for, by type."""
+
+    __slots__ = ("_events", "_waits", "waiting")
+
+    def __init__(self) -> None:
+        self._events: dict[str, deque[tuple[int, int]]] = {}
+        self._waits: dict[str, deque[Claim]] = {}
+        self.waiting = 0
+
+    def put(self, seq: int, event_type: str, at_ms: int) -> None:
+        """An event has come."""
+        self._events.setdefault(event_type, deque()).append((seq, at_ms))
+
+    def wait(self, claim: Claim) -> None:
+        """A wait has begun."""
+        self._waits.setdefault(claim.record.event_type, deque()).append(claim)
+        self.waiting += 1
+
+    def give_up(self, claim: Claim) -> None:
+        """A wait is over without an event."""
+        self._waits[claim.record.event_type].remove(claim)
+        self.waiting -= 1
+
+    def earliest(self) -> Match | None:
+        """What is to be delivered first."""
+        best = None
+        for event_type, waits in self._waits.items():
+            events = self._events.get(event_type)
+            if events and waits:
+                seq, at_ms = events[0]
+                ready_ms = max(at_ms, waits[0].record.started_ms)
+                if best is None or ready_ms < best.ready_ms:
+                    best = Match(ready_ms, waits[0], seq, at_ms)
+        return best
+
+    def take(self, match: Match) -> None:
+        """The event has gone to the wait."""
+        event_type = match.claim.record.event_type
+        self._waits[event_type].popleft()
+        self.waiting -= 1
+        events = self._events[event_type]
+        events.popleft()
+        if not events:
+            del self._events[event_type]
+
+    def awaited_types(self) -> tuple[str, ...]:
+        """Types of events that are waited for."""
+        return tuple(
+            kind for kind, waits in self._waits.items() if any(not c.record.is_over for c in waits)
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self._events)

@@ -8,16 +8,23 @@ attempt's number).
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..runtime.codec import encode_json
+from ..runtime.errors import InvalidArgument
+from ..runtime.limits import DELAY_FUNCTION_MAX_MS, RETRY_DELAY_MAX_MS
 from .claims import Claim, current_body
-from .failures import TIMED_OUT, RecordedError, record_of
-from .journal import RUNNING
+from .durations import duration_ms
+from .failures import NO_DELAY, TIMED_OUT, RecordedError, bounded, exception_of, record_of, text_of
+from .journal import PENDING, RUNNING
 from .run_port import Body, BodyRunner, Who
 from .step import StepContext
 
+Told = Callable[[Claim, int, int, RecordedError | None], None]
+"""`(claim, attempt, delay_ms, problem)`: a delay function has answered, or failed."""
 Ended = Callable[[Claim, int, RecordedError | None, Any], None]
 """`(claim, attempt, error, value)`: an attempt has ended."""
 
@@ -38,17 +45,29 @@ class Bodies:
         loop: the event loop of their timeouts.
         runner: where they run.
         ended: told of each attempt's end.
+        told: told of the wait after a failed attempt, where a function gives it.
         whose: the instance, as `Who` has it.
         unfenced: a deliberate fault: tell of attempts that were given up, too.
     """
 
-    __slots__ = ("_closed", "_ended", "_in_flight", "_key", "_loop", "_runner", "_tag", "_unfenced")
+    __slots__ = (
+        "_closed",
+        "_ended",
+        "_in_flight",
+        "_key",
+        "_loop",
+        "_runner",
+        "_tag",
+        "_told",
+        "_unfenced",
+    )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         runner: BodyRunner,
         ended: Ended,
+        told: Told,
         whose: tuple[bytes, str],
         *,
         unfenced: bool,
@@ -57,16 +76,21 @@ class Bodies:
         self._runner = runner
         self._unfenced = unfenced
         self._ended = ended
+        self._told = told
         self._tag, self._key = whose
         self._in_flight: dict[int, _Attempt] = {}
         self._closed = False
 
     def start(self, starts: list[tuple[Claim, int]]) -> None:
-        """The records of these attempts are durable: run their bodies."""
+        """These attempts are durable: run their bodies, or ask how long to wait after them."""
         for claim, number in starts:
             record = claim.record
-            if self._closed or record.state != RUNNING or record.attempt != number:
+            if self._closed or record.attempt != number:
                 continue  # given up before the commit
+            if record.state == PENDING and record.error is not None:
+                self._ask_delay(claim, number, record.error)
+            if record.state != RUNNING:
+                continue
             body, context = claim.body, claim.context
             assert body is not None
             assert context is not None
@@ -88,6 +112,64 @@ class Bodies:
             attempt.timer = self._loop.call_later(
                 record.config.timeout_ms / 1_000, self._time_out, claim, number
             )
+
+    def _ask_delay(self, claim: Claim, number: int, error: RecordedError) -> None:
+        """An attempt has failed: ask the step's delay function how long to wait."""
+        record, body, context = claim.record, claim.body, claim.context
+        assert body is not None
+        assert context is not None
+        delay = body.delay
+        assert delay is not None
+        ctx = StepContext(record.name, record.count, number, record.config)
+        failure = exception_of(error)
+        context = context.copy()
+        context.run(current_body.set, record.public_name)
+        asked = self._in_flight[record.ordinal] = _Attempt(number)
+        asked.body = self._runner.run_body(
+            lambda: delay(ctx, failure),
+            {},
+            inspect.iscoroutinefunction(delay),
+            context,
+            partial(self._delay_told, claim, asked, error),
+            Who(self._tag, f"{self._key} {record.public_name}"),
+        )
+        asked.timer = self._loop.call_later(
+            DELAY_FUNCTION_MAX_MS / 1_000, self._delay_told, claim, asked, error, None, None, True
+        )
+
+    def _delay_told(
+        self,
+        claim: Claim,
+        asked: _Attempt,
+        error: RecordedError,
+        problem: BaseException | None,
+        value: Any,
+        is_late: bool = False,
+    ) -> None:
+        record = claim.record
+        if self._in_flight.get(record.ordinal) is not asked:
+            return
+        self.stop(record.ordinal)
+        why = ""
+        told_ms = 0
+        if is_late:
+            why = f"took longer than {DELAY_FUNCTION_MAX_MS} ms"
+        elif problem is not None:
+            why = f"raised {type(problem).__name__}: {text_of(problem)}"
+        else:
+            try:
+                told_ms = duration_ms(value, "what it gave", max_ms=RETRY_DELAY_MAX_MS)
+            except InvalidArgument as unfit:
+                why = f"gave no duration: {unfit}"
+        failed = None
+        if why:
+            text = (
+                f"the delay function of step {record.public_name!r} {why}; it was asked after "
+                f"{error.name}: {error.message}"
+            )
+            data = encode_json({"error": {"name": error.name, "message": error.message}})
+            failed = RecordedError(NO_DELAY, "RetryDelayFailed", bounded(text), data)
+        self._told(claim, asked.number, told_ms, failed)
 
     def stop(self, ordinal: int) -> None:
         """Cancel the body of a record, if it has one in flight."""

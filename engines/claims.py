@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .journal import Record
+from .journal import DO, SLEEP, TIMER, WAIT, Record
 
 if TYPE_CHECKING:
     from .step import BodyCall
@@ -30,3 +30,18 @@ class Claim:
         self.decode: Callable[[Record], Any] | None = None
         self.body: BodyCall | None = None
         self.context: contextvars.Context | None = None
+
+
+class Deadline:
+    """A claim's whole-step deadline, among the things that fall due."""
+
+    __slots__ = ("claim",)
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+
+
+def shown(record: Record) -> str:
+    """A record in messages."""
+    what = {DO: "step", SLEEP: "sleep", WAIT: "wait", TIMER: "timer"}[record.kind]
+    return f"{what} {record.public_name!r} (record {record.ordinal})"

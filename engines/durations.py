@@ -1,7 +1,7 @@
 """Durations and instants as authors write them, checked where they are given.
 
-A duration is a `timedelta`, a string such as "10 seconds" or "500 ms", or a plain number, which
-means **seconds**, as in Python's own `time.sleep`. (Cloudflare's JavaScript API means
+A duration is a `timedelta`, a string such as "10 seconds", "5 min" or "500 ms", or a plain number,
+which means **seconds**, as in Python's own `time.sleep`. (Cloudflare's JavaScript API means
 milliseconds; a number copied from there must be divided by 1000.)
 """
 
@@ -17,17 +17,20 @@ from ..runtime.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, SLEEP_MAX_MS
 Duration = timedelta | str | int | float
 
 _UNITS_MS = {
-    "ms": 1,
-    "millisecond": 1,
-    "second": SECOND_MS,
-    "minute": MINUTE_MS,
-    "hour": HOUR_MS,
-    "day": DAY_MS,
-    "week": 7 * DAY_MS,
-    "month": 30 * DAY_MS,
-    "year": 365 * DAY_MS,
+    unit: ms
+    for ms, units in (
+        (1, "ms msec msecs millisecond milliseconds"),
+        (SECOND_MS, "s sec secs second seconds"),
+        (MINUTE_MS, "m min mins minute minutes"),
+        (HOUR_MS, "h hr hrs hour hours"),
+        (DAY_MS, "d day days"),
+        (7 * DAY_MS, "w week weeks"),
+        (30 * DAY_MS, "month months"),
+        (365 * DAY_MS, "y year years"),
+    )
+    for unit in units.split()
 }
-_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[a-z]+?)s?\s*\Z", re.IGNORECASE)
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*\Z", re.IGNORECASE | re.ASCII)
 
 
 def duration_ms(value: object, what: str, *, min_ms: int = 0, max_ms: int = SLEEP_MAX_MS) -> int:

@@ -1,8 +1,8 @@
 """Errors of steps and of instances: how they are recorded and raised again.
 
-An error is recorded as kind, name and text, and what `run` gets is always made from that record,
-live and at replay alike, so that a replayed branch takes the same `except`. An error whose name
-is that of a built-in exception comes back as a subclass of both `StepFailed` and that built-in,
+An error is recorded as kind, name, text and `data`, and what `run` gets is always made from that
+record, live and at replay alike, so that a replayed branch takes the same `except`. An error
+whose name is that of a built-in exception comes back as a subclass of both `StepFailed` and it,
 so `except ValueError` works; objects and tracebacks of the original do not survive.
 """
 
@@ -15,10 +15,12 @@ from typing import Any
 
 import msgspec
 
-from ..runtime.errors import AuthorError, CallerError
-from ..runtime.limits import ERROR_MESSAGE_CHARS_MAX
+from ..runtime.codec import decode_json, encode_json
+from ..runtime.errors import AuthorError, CallerError, ToqueError
+from ..runtime.limits import ERROR_DATA_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX
 
 FAILED, NON_RETRYABLE, TIMED_OUT, EVENT_TIMED_OUT, INTERRUPTED = range(5)
+OUT_OF_TIME, MISMATCHED, NO_DELAY = range(5, 8)
 
 
 class RecordedError(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -28,11 +30,13 @@ class RecordedError(msgspec.Struct, array_like=True, frozen=True, gc=False):
         kind: one of the constants above.
         name: the exception's class name (or the name given to `NonRetryableError`).
         message: its text, bounded.
+        data: JSON of its `data`; empty: none.
     """
 
     kind: int
     name: str
     message: str
+    data: bytes = b""
 
 
 class StepFailed(AuthorError):
@@ -41,22 +45,26 @@ class StepFailed(AuthorError):
     Attributes:
         name: the original exception's class name.
         message: its text.
+        data: the details that it carried, as plain data. A body may raise `StepFailed(text, data)`
+            itself, to be tried again.
     """
 
     code = "step.failed"
     number = 10310
     kind = FAILED
 
-    def __init__(self, message: str = "", data: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, message: str = "", data: dict[str, Any] | None = None, name: str | None = None
+    ) -> None:
         # not cooperative: built-ins next in line (OSError, UnicodeError) want other arguments
         Exception.__init__(self, message)
         self.message = message
         self.data = data or {}
         self.remote = False
-        self.name: str = self.data.get("name", type(self).__name__)
+        self.name: str = name or type(self).__name__
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return exception_of, (RecordedError(self.kind, self.name, self.message),)
+        return exception_of, (record_of(self),)
 
 
 class NonRetryableError(AuthorError):
@@ -65,14 +73,25 @@ class NonRetryableError(AuthorError):
     Args:
         message: what went wrong.
         name: shown as the error's name in place of `NonRetryableError`.
+        data: details as JSON-like data; `run`, the API and clients get them as `error.data`.
     """
 
     code = "step.non_retryable"
     number = 10311
 
-    def __init__(self, message: str = "", name: Any = None) -> None:
-        super().__init__(message, {"name": name} if isinstance(name, str) else name)
-        self.name: str = self.data.get("name", type(self).__name__)
+    def __init__(
+        self,
+        message: str = "",
+        name: str | dict[str, Any] | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        if isinstance(name, dict):  # (message, data), as errors are made off the wire
+            name, data = None, name
+        super().__init__(message, data)
+        self.name: str = name or type(self).__name__
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return type(self), (self.message, self.name, self.data)
 
 
 class NonRetryableStepFailed(StepFailed, NonRetryableError):
@@ -89,6 +108,25 @@ class StepTimeout(StepFailed, TimeoutError):
     code = "step.timeout"
     number = 10313
     kind = TIMED_OUT
+
+
+class StepDeadline(StepTimeout):
+    """A step, with all its attempts and the waits between them, took longer than its `deadline`."""
+
+    code = "step.deadline"
+    number = 10330
+    kind = OUT_OF_TIME
+
+
+class RetryDelayFailed(StepFailed):
+    """The function in the place of `delay` raised, took too long, or gave no duration.
+
+    `data["error"]` holds name and message of the failure that it was asked about.
+    """
+
+    code = "step.retry_delay_failed"
+    number = 10331
+    kind = NO_DELAY
 
 
 class EventTimeout(StepFailed, TimeoutError):
@@ -119,6 +157,14 @@ class NonDeterminism(AuthorError):
 
     code = "instance.non_determinism"
     number = 10317
+
+
+class PayloadMismatch(StepFailed):
+    """Params, or an event's payload, do not fit the type that the workflow expects."""
+
+    code = "payload.mismatch"
+    number = 10332
+    kind = MISMATCHED
 
 
 class ResultMismatch(AuthorError):
@@ -163,6 +209,9 @@ _BY_KIND: dict[int, type[StepFailed]] = {
     TIMED_OUT: StepTimeout,
     EVENT_TIMED_OUT: EventTimeout,
     INTERRUPTED: StepInterrupted,
+    OUT_OF_TIME: StepDeadline,
+    MISMATCHED: PayloadMismatch,
+    NO_DELAY: RetryDelayFailed,
 }
 _UNRAISABLE_IN_COROUTINES = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
@@ -175,11 +224,34 @@ def is_retryable(error: BaseException) -> bool:
 def record_of(error: BaseException) -> RecordedError:
     """The record of any exception."""
     if isinstance(error, StepFailed):
-        return RecordedError(error.kind, error.name, bounded(error.message))
+        return RecordedError(error.kind, error.name, bounded(error.message), _data_of(error))
     name = error.name if isinstance(error, NonRetryableError) else type(error).__name__
     return RecordedError(
-        FAILED if is_retryable(error) else NON_RETRYABLE, bounded(name, 200), text_of(error)
+        FAILED if is_retryable(error) else NON_RETRYABLE,
+        bounded(name, 200),
+        text_of(error),
+        _data_of(error) if isinstance(error, ToqueError) else b"",
     )
+
+
+def _data_of(error: ToqueError) -> bytes:
+    """The error's details as JSON. What can't be kept is said in their place."""
+    if not error.data:
+        return b""
+    what = f"the data of this {error.__class__.__name__}"
+    try:
+        raw = encode_json(error.data, what)
+    except Exception as unfit:  # an author's `__str__` or `model_dump` may raise anything
+        return encode_json({"lost": bounded(f"{unfit}", 500)})
+    if len(raw) > ERROR_DATA_BYTES_MAX:
+        told = f"{what} takes {len(raw)} bytes as JSON; {ERROR_DATA_BYTES_MAX} are kept at most"
+        return encode_json({"lost": told})
+    return raw
+
+
+def data_of(record: RecordedError) -> Any:
+    """The details of a recorded error; None: it has none."""
+    return decode_json(record.data) if record.data else None
 
 
 def text_of(error: BaseException) -> str:
@@ -202,7 +274,7 @@ def bounded(text: str, chars_max: int = ERROR_MESSAGE_CHARS_MAX) -> str:
 def exception_of(record: RecordedError) -> StepFailed:
     """The exception that a record is raised as."""
     cls = _BY_KIND.get(record.kind) or _failed_like(record.name)
-    return cls(record.message, {"name": record.name})
+    return cls(record.message, data_of(record), record.name)
 
 
 @lru_cache(maxsize=256)
@@ -217,7 +289,7 @@ def _failed_like(name: str) -> type[StepFailed]:
         return StepFailed
     made = type(name, (StepFailed, builtin), {"__module__": __name__, "__doc__": builtin.__doc__})
     try:
-        made("probe", {"name": name})
+        made("probe", None, name)
     except TypeError:
         return StepFailed
     return made

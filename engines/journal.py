@@ -193,8 +193,11 @@ class Record(msgspec.Struct, array_like=True):
         due_ms: end of a sleep, deadline of a wait, time of the next attempt.
         attempt: number of the newest attempt; a result of another is refused.
         result: JSON, once done.
+        error: why it failed; while a delay function is asked, what it is asked about.
         event_type, event_at_ms: of a wait.
         began_no, ended_no: numbers of these transitions among the instance's events (`watch`).
+        delay_ms: the newest wait that a delay function told; None: none so far.
+        deadline_ms: when the whole step is out of time; 0: never.
     """
 
     version: int
@@ -219,6 +222,8 @@ class Record(msgspec.Struct, array_like=True):
     event_at_ms: int = 0
     began_no: int = 0
     ended_no: int = 0
+    delay_ms: int | None = None
+    deadline_ms: int = 0
 
     @property
     def public_name(self) -> str:
@@ -239,6 +244,7 @@ class Record(msgspec.Struct, array_like=True):
         self.attempt += 1
         self.state = RUNNING
         self.due_ms = 0
+        self.error = None
         if len(self.attempts) >= ATTEMPTS_SHOWN_MAX:
             del self.attempts[0]
         self.attempts.append(Attempt(self.attempt, now_ms))
@@ -249,13 +255,19 @@ class Record(msgspec.Struct, array_like=True):
         newest.ended_ms = now_ms
         if error is not None:
             newest.error = RecordedError(
-                error.kind, error.name, bounded(error.message, ATTEMPT_ERROR_CHARS_MAX)
+                error.kind,
+                error.name,
+                bounded(error.message, ATTEMPT_ERROR_CHARS_MAX),
+                error.data if len(error.data) <= ATTEMPT_ERROR_CHARS_MAX else b"",
             )
 
     def shift(self, pause: Pause) -> bool:
         """Move its time by a pause. False: it has none."""
+        is_moved = bool(self.deadline_ms) and not self.is_over
+        if is_moved:
+            self.deadline_ms += pause.shift_of(self.started_ms)
         if self.state != PENDING or not self.due_ms:
-            return False
+            return is_moved
         set_ms = self.attempts[-1].ended_ms if self.attempts else None
         self.due_ms += pause.shift_of(self.started_ms if set_ms is None else set_ms)
         return True

@@ -70,9 +70,15 @@ class LocalRun:
             f"workflow {plan.workflow!r}",
             hooks.payload_of,
             plan.pauses,
+            definition.returns,
         )
         self._bodies = Bodies(
-            loop, runner, self._attempt_ended, (self._tag, plan.key), unfenced=hooks.unfenced
+            loop,
+            runner,
+            self._attempt_ended,
+            self._delay_told,
+            (self._tag, plan.key),
+            unfenced=hooks.unfenced,
         )
 
     def begin(self) -> Turn:
@@ -185,6 +191,17 @@ class LocalRun:
                 self._hooks.turned(self, self._turn())
                 return
         if execution.body_done(claim, number, error, result, now_ms, not self._hooks.unfenced):
+            self._hooks.turned(self, self._turn())
+        elif self._notes is not None:
+            self._notes.leave(LOOP)
+
+    def _delay_told(
+        self, claim: Claim, number: int, told_ms: int, problem: RecordedError | None
+    ) -> None:
+        now_ms = self._hooks.now_ms()
+        if self._notes is not None:
+            self._notes.enter(LOOP, self._tag)
+        if self._execution.delay_told(claim, number, told_ms, problem, now_ms):
             self._hooks.turned(self, self._turn())
         elif self._notes is not None:
             self._notes.leave(LOOP)

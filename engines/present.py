@@ -15,6 +15,7 @@ from .status import FINISHED
 from .views import AttemptView, ErrorView, InstanceView, StepView
 
 _TYPES = {DO: "step", SLEEP: "sleep", "wait": "waitForEvent"}
+REDACTED = b'"[REDACTED]"'
 _GIVEN_UP = ErrorView("CancelledError", "the workflow stopped waiting for it")
 
 
@@ -63,7 +64,7 @@ def step_views(
 
 def _step_view(record: Record, instance_ended_ms: int | None) -> StepView:
     is_over = record.is_over
-    error = _error_view(record.error)
+    error = _error_view(record.error) if is_over else None
     if record.state == CANCELLED or (instance_ended_ms is not None and not is_over):
         error = _GIVEN_UP
     end_ms = record.ended_ms
@@ -78,7 +79,7 @@ def _step_view(record: Record, instance_ended_ms: int | None) -> StepView:
         "end_ms": end_ms,
         "success": None if is_open else record.state == DONE,
         "finished": record.state in (DONE, FAILED),
-        "output": (record.result or NULL) if has_output else None,
+        "output": shown_output(record) if has_output else None,
         "error": error,
     }
     if record.kind != DO:
@@ -89,11 +90,19 @@ def _step_view(record: Record, instance_ended_ms: int | None) -> StepView:
         attempts=[_attempt_view(attempt) for attempt in record.attempts],
         attempts_total=record.attempt,
         retries_limit=config.limit,
-        retry_delay_ms=config.delay_ms,
+        retry_delay_ms=record.delay_ms if config.delay_ms is None else config.delay_ms,
         backoff=config.backoff,
         timeout_ms=config.timeout_ms,
-        retry_at_ms=record.due_ms if is_open and record.state == PENDING else None,
+        retry_at_ms=(record.due_ms or None) if is_open and record.state == PENDING else None,
+        interruptions=record.interruptions,
+        deadline_ms=config.deadline_ms,
+        sensitive=config.sensitive,
     )
+
+
+def shown_output(record: Record) -> bytes:
+    """The output of a step or wait for everyone but `run`."""
+    return REDACTED if record.config.sensitive else record.result or NULL
 
 
 def _attempt_view(attempt: Attempt) -> AttemptView:
@@ -102,4 +111,4 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
 
 
 def _error_view(error: RecordedError | None) -> ErrorView | None:
-    return None if error is None else ErrorView(error.name, error.message)
+    return None if error is None else ErrorView(error.name, error.message, error.data)

@@ -24,25 +24,23 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from ..runtime.codec import encode_json
 from ..runtime.limits import (
     RECORDS_PER_INSTANCE_MAX,
     STEP_INTERRUPTIONS_MAX,
+    STEP_RETRY_DELAY_DEFAULT_MS,
     STEPS_PER_INSTANCE_MAX,
     WAITERS_PER_INSTANCE_MAX,
 )
-from .agenda import Agenda
-from .claims import Claim, current_body
+from .agenda import Agenda, Inbox, Match
+from .calls import StepCall, refuse_misuse
+from .claims import Claim, Deadline
+from .claims import shown as _shown
 from .failures import (
-    EVENT_TIMED_OUT,
     FAILED,
     INTERRUPTED,
     TIMED_OUT,
     LimitExceeded,
-    NonDeterminism,
     RecordedError,
-    ResultMismatch,
-    StepMisuse,
     exception_of,
     record_of,
     text_of,
@@ -62,8 +60,17 @@ from .journal import (
 )
 from .journal import FAILED as ENDED_BADLY
 from .loop import DurableTimer, WorkflowLoop, WorkflowTask
+from .outcomes import (
+    cut_off,
+    diverged,
+    no_event,
+    out_of_time,
+    returned,
+    undecodable,
+    unfit_event,
+)
 from .run_port import Outcome
-from .step import BodyCall
+from .step import BodyCall, StepFunction
 
 _INTERRUPTION = RecordedError(INTERRUPTED, "StepInterrupted", "the process ended meanwhile")
 _ABANDONED = RecordedError(FAILED, "CancelledError", "the workflow stopped waiting for it")
@@ -78,6 +85,7 @@ class Execution:
         workflow: named in messages.
         payload_of: gives a buffered event's payload by its number.
         pauses: those that are over.
+        returns: what `run`'s result must fit.
 
     Attributes:
         holding: a pause is wanted: bodies in flight may end, nothing else happens or begins.
@@ -90,6 +98,7 @@ class Execution:
         workflow: str,
         payload_of: Callable[[int], bytes],
         pauses: Iterable[Pause] = (),
+        returns: Any = Any,
     ) -> None:
         self.journal = journal
         self.loop = WorkflowLoop(hash_base, self._timer_started)  # type: ignore[abstract]
@@ -102,12 +111,14 @@ class Execution:
         self.now_ms = 0
         self.holding = False
         self._pauses = deque(pauses)
+        self.calls: dict[int, StepCall[Any]] = {}
+        self.declared: list[StepFunction[Any]] = []
         self._workflow = workflow
+        self._returns = returns
         self._payload_of = payload_of
         self._steps = sum(record.kind in (DO, WAIT) for record in journal.records)
         self._due = Agenda()
-        self._waits: dict[str, deque[Claim]] = {}
-        self._inbox: dict[str, deque[tuple[int, int]]] = {}
+        self._inbox = Inbox()
         self._queue = deque(journal.delivered())
         self._claimed: dict[str, Claim | DurableTimer] | None = {} if journal.records else None
         self._cut_off: list[Claim] = []
@@ -164,7 +175,7 @@ class Execution:
 
     def buffer_event(self, seq: int, event_type: str, at_ms: int) -> None:
         """An event has come; `tick` delivers it."""
-        self._inbox.setdefault(event_type, deque()).append((seq, at_ms))
+        self._inbox.put(seq, event_type, at_ms)
 
     def body_done(
         self,
@@ -191,12 +202,30 @@ class Execution:
             record.failures += 1
             if error.kind in (FAILED, TIMED_OUT) and record.failures <= record.config.limit:
                 record.state = PENDING
-                record.due_ms = now_ms + record.config.delay_after_ms(record.failures)
                 self.dirty[record.ordinal] = record
-                self._due.put(record.due_ms, claim)
+                self._find_delay(claim, error)
             else:
                 record.error = error
                 self._end(claim, ENDED_BADLY)
+        self.tick(now_ms)
+        return True
+
+    def delay_told(
+        self, claim: Claim, attempt: int, told_ms: int, problem: RecordedError | None, now_ms: int
+    ) -> bool:
+        """A delay function has answered, or failed. False: nobody asks any more."""
+        record = claim.record
+        if self.outcome is not None or record.state != PENDING or record.attempt != attempt:
+            return False
+        self.now_ms = now_ms
+        self.in_flight.discard(record.ordinal)
+        record.error = problem
+        if problem is None:
+            record.delay_ms = told_ms
+            self.dirty[record.ordinal] = record
+            self._retry_after(claim, told_ms)
+        else:
+            self._end(claim, ENDED_BADLY)
         self.tick(now_ms)
         return True
 
@@ -229,9 +258,7 @@ class Execution:
 
     def awaited_types(self) -> tuple[str, ...]:
         """Types of events that are waited for."""
-        return tuple(
-            kind for kind, waits in self._waits.items() if any(not c.record.is_over for c in waits)
-        )
+        return self._inbox.awaited_types()
 
     # --- what `step` calls, inside `run` ----------------------------------------------------
 
@@ -244,6 +271,8 @@ class Execution:
         record = claim.record
         if is_new:
             record.config = body.config
+            if body.config.deadline_ms:
+                record.deadline_ms = self.loop.now_ms + body.config.deadline_ms
             if self.holding:
                 record.due_ms = self.loop.now_ms
                 self._due.put(record.due_ms, claim)
@@ -251,8 +280,13 @@ class Execution:
                 self._open_attempt(claim)
         elif record.state == RUNNING:
             self._cut_off.append(claim)
-        elif record.state == PENDING and record.due_ms:
-            self._due.put(record.due_ms, claim)
+        elif record.state == PENDING:
+            if record.due_ms:
+                self._due.put(record.due_ms, claim)
+            else:
+                self._cut_off.append(claim)
+        if record.deadline_ms and not record.is_over:
+            self._due.put(record.deadline_ms, Deadline(claim))
         return claim
 
     def claim_sleep(self, name: str, for_ms: int | None, until_ms: int | None) -> Claim:
@@ -269,7 +303,7 @@ class Execution:
     def claim_wait(
         self, name: str, event_type: str, timeout_ms: int, decode: Callable[[Record], Any]
     ) -> Claim:
-        """An event to wait for."""
+        """An event to wait for. `decode` raises if its payload does not fit."""
         claim, is_new = self._claim(WAIT, name)
         claim.decode = decode
         record = claim.record
@@ -278,8 +312,8 @@ class Execution:
             record.due_ms = self.loop.now_ms + timeout_ms
         if record.state == PENDING:
             self._due.put(record.due_ms, claim)
-            self._waits.setdefault(record.event_type, deque()).append(claim)
-            if sum(map(len, self._waits.values())) > WAITERS_PER_INSTANCE_MAX:
+            self._inbox.wait(claim)
+            if self._inbox.waiting > WAITERS_PER_INSTANCE_MAX:
                 self._over_limit(f"{WAITERS_PER_INSTANCE_MAX} waits for events at a time")
         return claim
 
@@ -288,18 +322,15 @@ class Execution:
         record = claim.record
         if record.is_over or self.outcome is not None or self.loop.is_closed():
             return
-        if record.state == RUNNING:
-            record.close_attempt(self.loop.now_ms, _ABANDONED)
-            self.in_flight.discard(record.ordinal)
-            self.stops.append(record.ordinal)
+        self._stop_body(claim, self.loop.now_ms, _ABANDONED)
         record.end(self.loop.now_ms, CANCELLED)
         self.dirty[record.ordinal] = record
         if record.kind == WAIT:
-            self._waits[record.event_type].remove(claim)
+            self._inbox.give_up(claim)
 
     def _claim(self, kind: str, name: str) -> tuple[Claim, bool]:
         loop = self.loop
-        self._refuse_misuse(name)
+        refuse_misuse(name, loop, self.outcome is not None)
         lineage = asyncio.current_task(loop).lineage  # type: ignore[union-attr]
         use = f"{kind}!{name}"
         ident = f"{lineage.path}!{use}:{lineage.nth(use)}"
@@ -309,6 +340,7 @@ class Execution:
             record = self.journal.new(kind, ident, name, loop.now_ms)
             if self._queue:
                 self._diverged(f"run() came to the new {_shown(record)}", self._queue)
+            if self._queue or self._is_over_limit(record):
                 record.end(loop.now_ms, CANCELLED)  # in memory only: it is never done
                 return Claim(record, loop.create_future()), False
             self._add(record)
@@ -317,35 +349,20 @@ class Execution:
             self._claimed[ident] = claim
         return claim, is_new
 
-    def _refuse_misuse(self, name: str) -> None:
-        if self.outcome is not None or self.loop.is_closed():
-            raise StepMisuse(
-                f"step {name!r} was called after run() had ended. Await every step, and every "
-                "task that calls steps, before run() returns."
-            )
-        if asyncio._get_running_loop() is not self.loop:
-            body = current_body.get("")
-            where = f"inside the body of step {body!r}" if body else "from another thread or loop"
-            raise StepMisuse(
-                f"step {name!r} was called {where}. Steps are called by run() and the tasks that "
-                "it starts. Wrong: a step.do within a function given to step.do. Right: two "
-                "steps, one after the other, in run()."
-            )
-        if not isinstance(asyncio.current_task(self.loop), WorkflowTask):
-            raise StepMisuse(
-                f"step {name!r} was called by a callback. Steps are called by run() and the tasks "
-                "that it starts. Right: `asyncio.create_task(...)`, and await it."
-            )
-
     def _add(self, record: Record) -> None:
         self.journal.apply(record)
         self.dirty[record.ordinal] = record
-        if record.kind in (DO, WAIT):
-            self._steps += 1
-            if self._steps > STEPS_PER_INSTANCE_MAX:
-                self._over_limit(f"{STEPS_PER_INSTANCE_MAX} steps")
+        self._steps += record.kind in (DO, WAIT)
+
+    def _is_over_limit(self, record: Record) -> bool:
+        """Whether a new record is one too many; the instance ends then."""
+        if record.kind in (DO, WAIT) and self._steps >= STEPS_PER_INSTANCE_MAX:
+            self._over_limit(f"{STEPS_PER_INSTANCE_MAX} steps")
+            return True
         if record.ordinal > RECORDS_PER_INSTANCE_MAX:
             self._over_limit(f"{RECORDS_PER_INSTANCE_MAX} steps, sleeps, waits and timers in all")
+            return True
+        return False
 
     def _over_limit(self, what: str) -> None:
         self.fail(record_of(LimitExceeded(f"an instance of {self._workflow} may make {what}.")))
@@ -385,8 +402,13 @@ class Execution:
                 return
         self._claimed = None
         for claim in self._cut_off:
-            if claim.record.state == RUNNING and self.outcome is None:
+            if self.outcome is not None:
+                break
+            record = claim.record
+            if record.state == RUNNING:
                 self._interrupt(claim)
+            elif record.state == PENDING and not record.due_ms:
+                self._find_delay(claim, record.error or _INTERRUPTION)
         self._cut_off.clear()
 
     def _interrupt(self, claim: Claim) -> None:
@@ -397,13 +419,7 @@ class Execution:
         if record.config.limit and record.interruptions <= STEP_INTERRUPTIONS_MAX:
             self._open_attempt(claim)
             return
-        why = (
-            f"its attempts were cut off {record.interruptions} times"
-            if record.config.limit
-            else "its only attempt was cut off; whether it took effect is not known"
-        )
-        text = f"step {record.public_name!r} was interrupted: {why}."
-        record.error = RecordedError(INTERRUPTED, "StepInterrupted", text)
+        record.error = cut_off(record)
         self._end(claim, ENDED_BADLY)
 
     def _diverged(self, found: str, recorded: Iterable[Record]) -> None:
@@ -415,73 +431,53 @@ class Execution:
         ]
         self.dirty.clear()
         self.starts.clear()
-        now = f" (it asks for {', '.join(asked[:3])})" if asked else ""
         next_up = next((_shown(record) for record in recorded), "its end")
-        self.fail(
-            record_of(
-                NonDeterminism(
-                    f"{self._workflow} does not repeat itself: {found}{now}, but the journal says "
-                    f"that {next_up} came next. Code outside steps must do the same at each "
-                    "replay: no clock, no random, no I/O there, and no other order of steps in a "
-                    "new version. Nothing was run again."
-                )
-            )
-        )
+        self.fail(diverged(self._workflow, found, asked, next_up))
 
     # --- delivery ---------------------------------------------------------------------------
 
     def _deliver_earliest(self) -> bool:
         due_ms = self.next_due_ms()
-        event = self._earliest_event() if self._inbox else None
-        if event is not None and (not due_ms or event[0] <= due_ms or due_ms > self.now_ms):
-            _, claim, seq, at_ms = event
-            self._take_event(claim, seq, at_ms)
+        match = self._inbox.earliest() if self._inbox else None
+        if match is not None and (not due_ms or match.ready_ms <= due_ms or due_ms > self.now_ms):
+            self._take_event(match)
             return True
         if not due_ms or due_ms > self.now_ms:
             return False
         item = self._due.pop()
         if isinstance(item, DurableTimer):
             self._fire(item)
+        elif isinstance(item, Deadline):
+            self._out_of_time(item.claim)
         elif item.record.kind == DO:
             self._open_attempt(item)
         elif item.record.kind == SLEEP:
             self._end(item, DONE)
         else:
             record = item.record
-            self._waits[record.event_type].remove(item)
-            record.error = RecordedError(
-                EVENT_TIMED_OUT,
-                "EventTimeout",
-                f"no event of type {record.event_type!r} came in time for {record.public_name!r}",
-            )
+            self._inbox.give_up(item)
+            record.error = no_event(record)
             self._end(item, ENDED_BADLY)
         return True
 
-    def _earliest_event(self) -> tuple[int, Claim, int, int] | None:
-        best = None
-        for event_type, waits in self._waits.items():
-            inbox = self._inbox.get(event_type)
-            if inbox and waits:
-                seq, at_ms = inbox[0]
-                ready_ms = max(at_ms, waits[0].record.started_ms)
-                if best is None or ready_ms < best[0]:
-                    best = ready_ms, waits[0], seq, at_ms
-        return best
-
-    def _take_event(self, claim: Claim, seq: int, at_ms: int) -> None:
+    def _take_event(self, match: Match) -> None:
+        claim = match.claim
         record = claim.record
-        self._waits[record.event_type].popleft()
-        inbox = self._inbox[record.event_type]
-        inbox.popleft()
-        if not inbox:
-            del self._inbox[record.event_type]
-        record.result = self._payload_of(seq)
-        record.event_at_ms = at_ms
-        self.consumed.append(seq)
-        self._end(claim, DONE)
+        self._inbox.take(match)
+        record.result = self._payload_of(match.seq)
+        record.event_at_ms = match.at_ms
+        self.consumed.append(match.seq)
+        try:
+            if claim.decode is not None:
+                claim.decode(record)
+        except Exception as error:
+            record.error = unfit_event(record, self._workflow, error)
+        self._end(claim, DONE if record.error is None else ENDED_BADLY)
 
     def _fire(self, timer: DurableTimer) -> None:
         record = self.journal.new(TIMER, timer.ident, "timer", self.now_ms)
+        if self._is_over_limit(record):
+            return
         self._add(record)
         record.due_ms = timer.due_ms
         record.end(self.now_ms, DONE)
@@ -507,16 +503,11 @@ class Execution:
                 try:
                     value = claim.decode(record) if claim.decode else None
                 except Exception as error:
-                    self.fail(record_of(self._undecodable(record, error)))
+                    expected = claim.body.shape.returns if claim.body else Any
+                    self.fail(undecodable(record, expected, self._workflow, error))
                     return
                 claim.future.set_result(value)
         self._run()
-
-    def _undecodable(self, record: Record, error: Exception) -> Exception:
-        return ResultMismatch(
-            f"the result of {_shown(record)} of {self._workflow} does not fit the return "
-            f"annotation of its body: {error}"
-        )
 
     def _run(self) -> None:
         self.loop.run_until_blocked()
@@ -539,14 +530,47 @@ class Execution:
         elif error is not None:
             self.outcome = Outcome(None, record_of(error))
         else:
-            try:
-                output = encode_json(main.result(), f"the result of {self._workflow}")
-            except Exception as unfit:
-                self.outcome = Outcome(None, record_of(unfit))
-            else:
-                self.outcome = Outcome(output, None)
+            self.outcome = returned(
+                main.result(), self._workflow, self._returns, self.calls.values(), self.declared
+            )
 
     # --- small parts ------------------------------------------------------------------------
+
+    def _find_delay(self, claim: Claim, error: RecordedError) -> None:
+        """An attempt has failed and may be repeated: when?"""
+        record = claim.record
+        if record.config.delay_ms is not None:
+            self._retry_after(claim, 0)
+        elif claim.body is None or claim.body.delay is None:  # the code has changed
+            self._retry_after(claim, STEP_RETRY_DELAY_DEFAULT_MS)
+        else:
+            record.error = error
+            self.in_flight.add(record.ordinal)
+            self.starts.append((claim, record.attempt))
+
+    def _retry_after(self, claim: Claim, told_ms: int) -> None:
+        record = claim.record
+        record.due_ms = self.now_ms + record.config.delay_after_ms(record.failures, told_ms)
+        if record.deadline_ms and record.due_ms >= record.deadline_ms:
+            self._out_of_time(claim)  # no use in waiting
+        else:
+            self._due.put(record.due_ms, claim)
+
+    def _out_of_time(self, claim: Claim) -> None:
+        record = claim.record
+        error = out_of_time(record)
+        self._stop_body(claim, self.now_ms, error)
+        record.error = error
+        self._end(claim, ENDED_BADLY)
+
+    def _stop_body(self, claim: Claim, now_ms: int, error: RecordedError) -> None:
+        """Whatever of the step is under way is not wanted any more."""
+        record = claim.record
+        if record.state == RUNNING:
+            record.close_attempt(now_ms, error)
+        if record.ordinal in self.in_flight:
+            self.in_flight.discard(record.ordinal)
+            self.stops.append(record.ordinal)
 
     def _open_attempt(self, claim: Claim) -> None:
         record = claim.record
@@ -568,8 +592,3 @@ class Execution:
 
 def _is_given_up(claim: Claim | DurableTimer) -> bool:
     return claim.is_cancelled if isinstance(claim, DurableTimer) else claim.future.done()
-
-
-def _shown(record: Record) -> str:
-    what = {DO: "step", SLEEP: "sleep", WAIT: "wait", TIMER: "timer"}[record.kind]
-    return f"{what} {record.public_name!r} (record {record.ordinal})"

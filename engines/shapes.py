@@ -11,7 +11,9 @@ from collections.abc import Callable
 from types import FunctionType, SimpleNamespace
 from typing import Any, get_type_hints
 
-from ..runtime.codec import decode_json, decode_json_as
+import msgspec
+
+from ..runtime.codec import decode_json, decode_json_as, has_json_form
 from ..runtime.errors import InvalidArgument
 
 CTX = "ctx"
@@ -96,23 +98,61 @@ def _inspect(fn: Callable[..., Any], what: str) -> Shape:
                     "parameters of bodies are passed by name."
                 )
             needs.append(parameter.name)
-    return Shape(is_async, takes_ctx, tuple(needs), _returns(fn))
+    return Shape(is_async, takes_ctx, tuple(needs), _returns(fn, what))
 
 
-def _returns(fn: Callable[..., Any]) -> Any:
+def _returns(fn: Callable[..., Any], what: str) -> Any:
     target = inspect.unwrap(fn)
     target = getattr(target, "__func__", target)
-    return usable_type(getattr(target, "__annotations__", {}).get("return", Any), target)
+    annotation = getattr(target, "__annotations__", {}).get("return", Any)
+    try:
+        return usable_type(annotation, target)
+    except UnfitType as error:
+        raise InvalidArgument(
+            f"the body of {what} returns {error}, which has no JSON form. Wrong: "
+            "`-> Connection`. Right: `-> dict[str, int]`, a dataclass, a pydantic model, a "
+            "datetime, bytes, ..., made from it."
+        ) from None
+
+
+class UnfitType(Exception):
+    """An annotation names a class that can't be written as JSON."""
+
+
+def unfit_part(expected: Any) -> str | None:
+    """The name of a class within a type that has no JSON form; None: there is none."""
+    try:
+        todo: list[Any] = [msgspec.inspect.type_info(expected)]
+    except (TypeError, NameError, AttributeError):  # for type checkers only: plain data
+        return None
+    seen = set()
+    while todo:
+        part = todo.pop()
+        if isinstance(part, (list, tuple)):
+            todo.extend(part)
+        elif isinstance(part, msgspec.Struct) and id(part) not in seen:
+            seen.add(id(part))
+            if not isinstance(part, msgspec.inspect.CustomType):
+                todo.extend(getattr(part, name) for name in part.__struct_fields__)
+            elif not has_json_form(part.cls):
+                return part.cls.__qualname__
+    return None
 
 
 def usable_type(annotation: Any, owner: Any) -> Any:
-    """An annotation as a type that JSON can be decoded as; `Any` where that is not possible.
+    """An annotation as a type that JSON can be decoded as.
 
-    Names that exist only for type checkers, and types that have no JSON form, give plain data.
+    Names that exist only for type checkers, and abstract types, give plain data (`Any`).
+
+    Raises:
+        UnfitType: it names a class that has no JSON form.
     """
     if annotation is Any or annotation is None or annotation in (bool, int, float, str, dict, list):
         return annotation
     found = resolved(annotation, owner)
+    part = unfit_part(found)
+    if part is not None:
+        raise UnfitType(part)
     try:
         decode_json_as(b"null", found)
     except (TypeError, AttributeError, NotImplementedError):

@@ -8,24 +8,27 @@ call is written. How a step fails in `run`: see `failures`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, overload
 
-from ..runtime.codec import decode_json
+from ..runtime.codec import NULL, decode_json, decode_json_as
 from ..runtime.errors import InvalidArgument
 from ..runtime.ids import check_event_type, check_step_name
 from ..runtime.limits import SLEEP_MAX_MS
-from .config import DEFAULTS, Resolved, StepConfig, resolve
+from .calls import StepCall
+from .config import DEFAULTS, DelayFunction, Resolved, StepConfig, delay_function, resolve
 from .durations import Duration, duration_ms, instant_ms
 from .journal import Record
-from .shapes import Shape, shape_of
+from .shapes import Shape, shape_of, unfit_part
 
 if TYPE_CHECKING:
     from .replay import Execution
 
 T = TypeVar("T")
+P = TypeVar("P")
 Config = StepConfig | Mapping[str, Any] | None
 
 
@@ -37,7 +40,7 @@ class StepContext:
         step: the step's name.
         count: how often the name has been used, this use included; 1 at first.
         attempt: number of this attempt; 1 at first.
-        config: the settings in force.
+        config: the settings in force; `delay_ms` is None where a function tells it.
     """
 
     step: str
@@ -47,16 +50,16 @@ class StepContext:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivedEvent:
+class ReceivedEvent(Generic[P]):
     """What `step.wait_for_event` gives.
 
     Attributes:
-        payload: the event's decoded payload.
+        payload: the event's decoded payload, of the wait's `payload_type`.
         timestamp: when it was sent.
         type: its type.
     """
 
-    payload: Any
+    payload: P
     timestamp: datetime
     type: str
 
@@ -64,15 +67,25 @@ class ReceivedEvent:
 class BodyCall:
     """A step's body with everything needed to run it."""
 
-    __slots__ = ("args", "config", "fn", "shape")
+    __slots__ = ("args", "config", "delay", "fn", "shape")
 
     def __init__(
-        self, fn: Callable[..., Any], shape: Shape, config: Resolved, args: tuple[Any, ...]
+        self,
+        fn: Callable[..., Any],
+        shape: Shape,
+        config: Resolved,
+        delay: DelayFunction | None,
+        args: tuple[Any, ...] = (),
     ) -> None:
         self.fn = fn
         self.shape = shape
         self.config = config
+        self.delay = delay
         self.args = args
+
+    def with_args(self, args: tuple[Any, ...]) -> BodyCall:
+        """The same with results of other steps as its arguments."""
+        return BodyCall(self.fn, self.shape, self.config, self.delay, args)
 
     def decode(self, record: Record) -> Any:
         """The recorded result as `run` gets it."""
@@ -85,7 +98,7 @@ class StepFunction(Generic[T]):
     Awaited twice, it runs twice; as a dependency of others it runs once.
     """
 
-    __slots__ = ("_at_once", "_body", "_shared", "_sources", "_step", "name")
+    __slots__ = ("_at_once", "_body", "_shared", "_sources", "_step", "name", "was_run")
 
     def __init__(
         self,
@@ -100,19 +113,25 @@ class StepFunction(Generic[T]):
         self._body = body
         self._sources = sources
         self._at_once = at_once
+        self.was_run = False
         self._shared: asyncio.Future[tuple[Any, BaseException | None]] | None = None
 
-    def __call__(self) -> Coroutine[Any, Any, T]:
-        return self._run()
+    @property
+    def code(self) -> Any:
+        """What tells one declaration from another, however often it is executed."""
+        return getattr(self._body.fn, "__code__", self._body.fn)
 
-    def __await__(self) -> Any:
+    def __call__(self) -> Coroutine[Any, Any, T]:
+        return self._step._call(self.name, self._run)
+
+    def __await__(self) -> Generator[Any, Any, T]:
         return self._run().__await__()
 
     async def _run(self) -> T:
         body = self._body
+        self.was_run = True
         if self._sources:
-            args = await self._results()
-            body = BodyCall(body.fn, body.shape, body.config, args)
+            body = body.with_args(await self._results())
         value: T = await self._step._do(self.name, body)
         if self._shared is None:
             self._shared = asyncio.get_running_loop().create_future()
@@ -155,14 +174,25 @@ class StepFunction(Generic[T]):
         return value
 
 
+class Declare(Protocol):
+    """What `step.do(...)` gives when it is used as a decorator."""
+
+    @overload
+    def __call__(self, fn: Callable[..., Awaitable[T]], /) -> StepFunction[T]: ...
+
+    @overload
+    def __call__(self, fn: Callable[..., T], /) -> StepFunction[T]: ...
+
+
 class WorkflowStep:
     """The second argument of `run`."""
 
-    __slots__ = ("_core", "_declared")
+    __slots__ = ("_by_function", "_core", "_declared")
 
     def __init__(self, core: Execution) -> None:
         self._core = core
         self._declared: dict[str, StepFunction[Any]] = {}
+        self._by_function: dict[str, StepFunction[Any] | None] = {}
 
     @overload
     def do(
@@ -182,10 +212,13 @@ class WorkflowStep:
         config: Config = None,
         depends: Sequence[StepFunction[Any]] | None = None,
         concurrent: bool = False,
-    ) -> Callable[[Callable[..., Awaitable[T]]], StepFunction[T]]: ...
+    ) -> Declare: ...
 
     @overload
     def do(self, name: Callable[..., Awaitable[T]]) -> StepFunction[T]: ...
+
+    @overload
+    def do(self, name: Callable[..., T]) -> StepFunction[T]: ...
 
     def do(
         self,
@@ -208,7 +241,7 @@ class WorkflowStep:
             fn: the body; `async` ones run on an event loop, others in a thread. A parameter
                 called `ctx` gets a `StepContext`. The result is kept as JSON, and given as the
                 type that the function's return annotation names.
-            config: retries and timeout.
+            config: retries, timeout, deadline, sensitivity: see `StepConfig`.
             depends: declared steps whose results become the body's positional arguments.
             concurrent: run what it depends on at the same time.
 
@@ -220,7 +253,7 @@ class WorkflowStep:
             body = self._body(check_step_name(name), fn, config)
             if body.shape.needs:
                 self._refuse_parameters(name, body.shape.needs[0])
-            return self._do(name, body)
+            return self._call(name, self._do, name, body)
         if callable(name):
             return self._declare(None, name, config, depends, concurrent)
         if name is not None:
@@ -230,34 +263,77 @@ class WorkflowStep:
     def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
         """Wait for a while; a number is in seconds. Holds no memory or slot meanwhile."""
         check_step_name(name)
-        return self._sleep(name, duration_ms(duration, f"duration of sleep {name!r}"), None)
+        for_ms = duration_ms(duration, f"duration of sleep {name!r}")
+        return self._call(name, self._sleep, name, for_ms, None)
 
     def sleep_until(self, name: str, when: datetime | float) -> Coroutine[Any, Any, None]:
         """Wait until an instant (an aware datetime, or seconds since 1970); if past, not at all."""
         check_step_name(name)
-        return self._sleep(name, None, instant_ms(when, f"end of sleep {name!r}"))
+        until_ms = instant_ms(when, f"end of sleep {name!r}")
+        return self._call(name, self._sleep, name, None, until_ms)
 
+    @overload
     def wait_for_event(
         self, name: str, event_type: str, timeout: Duration = "24 hours"
-    ) -> Coroutine[Any, Any, ReceivedEvent]:
+    ) -> Coroutine[Any, Any, ReceivedEvent[Any]]: ...
+
+    @overload
+    def wait_for_event(
+        self, name: str, event_type: str, timeout: Duration = "24 hours", *, payload_type: type[P]
+    ) -> Coroutine[Any, Any, ReceivedEvent[P]]: ...
+
+    def wait_for_event(
+        self,
+        name: str,
+        event_type: str,
+        timeout: Duration = "24 hours",
+        *,
+        payload_type: Any = Any,
+    ) -> Coroutine[Any, Any, ReceivedEvent[Any]]:
         """Wait for an event of a type that is sent to the instance.
 
         An event that came before the wait is taken at once, oldest first; each event goes to
         one wait.
 
+        Args:
+            name: of the wait.
+            event_type: letters, digits, `-` and `_`.
+            timeout: how long to wait.
+            payload_type: what the payload is decoded as; not given: plain data.
+
         Raises:
             EventTimeout: none came in time.
+            PayloadMismatch: one came that does not fit `payload_type`; it is used up.
         """
         check_step_name(name)
         check_event_type(event_type)
         timeout_ms = duration_ms(timeout, f"timeout of wait {name!r}", max_ms=SLEEP_MAX_MS)
-        return self._wait(name, event_type, timeout_ms)
+        decode = received if payload_type is Any else self._decoder(name, payload_type)
+        return self._call(name, self._wait, name, event_type, timeout_ms, decode)
 
     # --- inside -----------------------------------------------------------------------------
 
     def _body(self, name: str, fn: Callable[..., Any], config: Config) -> BodyCall:
         shape = shape_of(fn, f"step {name!r}")
-        return BodyCall(fn, shape, DEFAULTS if config is None else resolve(config, name), ())
+        if config is None:
+            return BodyCall(fn, shape, DEFAULTS, None)
+        resolved = resolve(config, name)
+        delay = delay_function(config) if resolved.delay_ms is None else None
+        return BodyCall(fn, shape, resolved, delay)
+
+    def _call(
+        self, name: str, begin: Callable[..., Coroutine[Any, Any, T]], *args: Any
+    ) -> StepCall[T]:
+        return StepCall(name, self._core.calls, begin, *args)
+
+    def _decoder(self, name: str, payload_type: Any) -> Callable[[Record], ReceivedEvent[Any]]:
+        part = unfit_part(payload_type)
+        if part is not None:
+            raise InvalidArgument(
+                f"payload_type of wait {name!r} is {payload_type!r:.100}, and {part} has no JSON "
+                "form. Right: a dataclass, a pydantic model, dict[str, int], datetime, bytes, ..."
+            )
+        return partial(received, payload_type=payload_type)
 
     def _declare(
         self,
@@ -272,10 +348,7 @@ class WorkflowStep:
         body = self._body(public_name, fn, config)
         needs = body.shape.needs
         if depends is None:
-            for parameter in needs:
-                if parameter not in self._declared:
-                    self._refuse_parameters(public_name, parameter)
-            sources = tuple(self._declared[parameter] for parameter in needs)
+            sources = tuple(self._declared_as(parameter, public_name) for parameter in needs)
         else:
             sources = tuple(depends)
             if len(sources) != len(needs) or not all(isinstance(s, StepFunction) for s in sources):
@@ -284,11 +357,40 @@ class WorkflowStep:
                     f"{len(sources)}; list one declared step for each parameter, in order."
                 )
         declared: StepFunction[Any] = StepFunction(self, public_name, body, sources, concurrent)
+        known = self._declared.get(public_name)
+        if known is None:
+            self._core.declared.append(declared)
+        elif known.code is not declared.code:  # the same `def` again is a loop
+            raise InvalidArgument(
+                f"two steps are declared as {public_name!r}. Wrong: the same name for two "
+                "functions. Right: `@step.do('charge card')` and `@step.do('charge account')`."
+            )
         self._declared[public_name] = declared
-        self._declared[own_name] = declared
+        namesake = self._by_function.get(own_name, declared)
+        is_same = namesake is not None and namesake.code is declared.code
+        self._by_function[own_name] = declared if is_same else None
         return declared
 
-    def _refuse_parameters(self, name: str, parameter: str) -> None:
+    def _declared_as(self, parameter: str, wanted_by: str) -> StepFunction[Any]:
+        found = self._declared.get(parameter)
+        if found is None and parameter in self._by_function:
+            found = self._by_function[parameter]
+            if found is None:
+                raise InvalidArgument(
+                    f"the body of step {wanted_by!r} has the parameter {parameter!r}, and several "
+                    "declared steps have functions of that name. Use a step's own name, or "
+                    "`depends=[...]`."
+                )
+        if found is None:
+            self._refuse_parameters(wanted_by, parameter)
+        return found
+
+    def _refuse_parameters(self, name: str, parameter: str) -> NoReturn:
+        if parameter == name:
+            raise InvalidArgument(
+                f"step {name!r} depends on itself: its body has the parameter {parameter!r}. "
+                "Steps depend on steps that are declared before them, so there are no cycles."
+            )
         raise InvalidArgument(
             f"the body of step {name!r} has the parameter {parameter!r}, and no step of that name "
             "was declared before with @step.do. Bodies take `ctx` and results of declared steps; "
@@ -312,19 +414,27 @@ class WorkflowStep:
             self._core.abandon(claim)
             raise
 
-    async def _wait(self, name: str, event_type: str, timeout_ms: int) -> ReceivedEvent:
-        claim = self._core.claim_wait(name, event_type, timeout_ms, _received)
+    async def _wait(
+        self,
+        name: str,
+        event_type: str,
+        timeout_ms: int,
+        decode: Callable[[Record], ReceivedEvent[Any]],
+    ) -> ReceivedEvent[Any]:
+        claim = self._core.claim_wait(name, event_type, timeout_ms, decode)
         try:
-            event: ReceivedEvent = await claim.future
+            event: ReceivedEvent[Any] = await claim.future
             return event
         except asyncio.CancelledError:
             self._core.abandon(claim)
             raise
 
 
-def _received(record: Record) -> ReceivedEvent:
+def received(record: Record, payload_type: Any = Any) -> ReceivedEvent[Any]:
+    """What a wait that is over gives to `run`."""
+    raw = record.result or NULL
     return ReceivedEvent(
-        decode_json(record.result or b"null"),
+        decode_json(raw) if payload_type is Any else decode_json_as(raw, payload_type),
         datetime.fromtimestamp(record.event_at_ms / 1_000, UTC),
         record.event_type,
     )

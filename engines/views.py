@@ -36,10 +36,11 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class ErrorView(msgspec.Struct, frozen=True):
-    """An instance's or a step's error."""
+    """An instance's or a step's error; `data` is JSON, empty if it carried none."""
 
     name: str
     message: str
+    data: bytes = b""
 
 
 class AttemptView(msgspec.Struct, frozen=True):
@@ -61,10 +62,13 @@ class StepView(msgspec.Struct, frozen=True):
         end_ms: when it ended; for an open sleep or wait the planned end.
         success: None while open.
         finished: whether it is over.
-        output: JSON, once it succeeded.
+        output: JSON, once it succeeded; "[REDACTED]" if it is sensitive.
         error: set when it failed for good (a wait's time-out too).
         attempts: newest last; for `step` only. `attempts_total` counts those not shown too.
-        retries_limit, retry_delay_ms, backoff, timeout_ms: resolved config, for `step` only.
+        retries_limit, retry_delay_ms, backoff, timeout_ms, deadline_ms (0: none), sensitive:
+            resolved config, for `step` only. `retry_delay_ms` is None while a function that gives
+            it has not been asked, then what it told last.
+        interruptions: attempts that a crash cut off; they are no failures.
         retry_at_ms: when the next attempt is due, while it waits for one.
         event_type: for `waitForEvent` only.
     """
@@ -80,11 +84,14 @@ class StepView(msgspec.Struct, frozen=True):
     attempts: list[AttemptView] = []
     attempts_total: int = 0
     retries_limit: int = 0
-    retry_delay_ms: int = 0
+    retry_delay_ms: int | None = 0
     backoff: str = ""
     timeout_ms: int = 0
     retry_at_ms: int | None = None
     event_type: str | None = None
+    interruptions: int = 0
+    deadline_ms: int = 0
+    sensitive: bool = False
 
 
 class InstanceView(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ from .journal import (
     Record,
     StatusNote,
 )
+from .present import shown_output
 from .views import ErrorView, InstanceEvent
 
 _STATUS_TYPES: Final = {
@@ -114,7 +115,8 @@ def number(record: Record, last: int) -> int:
             attempt.began_no = last = last + 1
         if attempt.ended_ms is not None and not attempt.ended_no:
             attempt.ended_no = last = last + 1
-            if attempt.error is not None and not record.is_over:
+            is_asked = record.state == PENDING and not record.due_ms  # how long to wait
+            if attempt.error is not None and not record.is_over and not is_asked:
                 again_ms = record.due_ms if record.state == PENDING else attempts[-1].started_ms
                 attempt.retry_ms = max(0, again_ms - attempt.ended_ms)
     if record.is_over and not record.ended_no:
@@ -256,7 +258,7 @@ def _shown(entry: Entry, instance: Instance, output: bytes | None) -> InstanceEv
             error=None if is_start else _error(attempt.error),
         )
     has_output = not began and record.state == DONE and record.kind != SLEEP
-    small, is_cut = _bounded(record.result if has_output else None)
+    small, is_cut = _bounded(shown_output(record) if has_output else None)
     return InstanceEvent(
         no,
         what,
@@ -277,4 +279,4 @@ def _bounded(output: bytes | None) -> tuple[bytes | None, bool]:
 
 
 def _error(error: RecordedError | None) -> ErrorView | None:
-    return None if error is None else ErrorView(error.name, error.message)
+    return None if error is None else ErrorView(error.name, error.message, error.data)

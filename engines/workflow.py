@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, overload
 
-from ..runtime.codec import decode_json, decode_json_as
+from ..runtime.codec import decode_json, decode_json_as, type_name
 from ..runtime.errors import InvalidArgument, InvalidId, WorkflowLoadError
 from ..runtime.ids import check_workflow_name
+from .failures import PayloadMismatch
 from .ray_options import check_ray_options
-from .shapes import resolved, usable_type
+from .shapes import UnfitType, resolved, usable_type
 from .step import WorkflowStep
 
 P = TypeVar("P")
@@ -69,13 +70,26 @@ class WorkflowEntrypoint:
         raise NotImplementedError(f"{type(self).__name__} has no `run`")
 
 
+@overload
+def workflow(fn: F) -> F: ...
+
+
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    placement: str = SHARD,
+    ray_options: Mapping[str, Any] | None = None,
+) -> Callable[[F], F]: ...
+
+
 def workflow(
     fn: F | None = None,
     *,
     name: str | None = None,
     placement: str = SHARD,
     ray_options: Mapping[str, Any] | None = None,
-) -> Any:
+) -> F | Callable[[F], F]:
     """Mark an `async def f(event, step)` as a workflow, named `name` or as the function.
 
     `placement` and `ray_options` are as in `WorkflowEntrypoint`.
@@ -104,6 +118,7 @@ class WorkflowDefinition:
         code_hash: see the module's description.
         payload_type: what the event's payload is decoded as.
         placement, ray_options: see `WorkflowEntrypoint`.
+        returns: what the result of `run` must fit.
     """
 
     name: str
@@ -113,20 +128,30 @@ class WorkflowDefinition:
     payload_type: Any = Any
     placement: str = SHARD
     ray_options: Mapping[str, Any] = field(default_factory=dict)
+    returns: Any = Any
 
     def start(
         self, params: bytes, timestamp: datetime, instance_id: str, step: WorkflowStep
     ) -> Coroutine[Any, Any, Any]:
-        """The coroutine of `run` for an instance."""
-        payload = (
-            decode_json(params)
-            if self.payload_type is Any
-            else decode_json_as(params, self.payload_type)
-        )
+        """The coroutine of `run` for an instance.
+
+        Raises:
+            PayloadMismatch: the params do not fit.
+        """
+        payload = decode_json(params) if self.payload_type is Any else self._typed(params)
         event = WorkflowEvent(payload, timestamp, instance_id, self.name)
         run = self.entry().run if isinstance(self.entry, type) else self.entry
         coro: Coroutine[Any, Any, Any] = run(event, step)
         return coro
+
+    def _typed(self, params: bytes) -> Any:
+        try:
+            return decode_json_as(params, self.payload_type)
+        except Exception as error:
+            raise PayloadMismatch(
+                f"the params of workflow {self.name!r} do not fit {type_name(self.payload_type)}, "
+                f"which its run() names: {error}"
+            ) from None
 
 
 def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinition:
@@ -157,8 +182,23 @@ def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinitio
     if code_hash is None:
         code_hash = hash_of(sys.modules.get(entry.__module__))
     _check_placement(entry, placement, options)
+    try:
+        payload_type, returns = _payload_type(run), _return_type(run)
+    except UnfitType as error:
+        raise _unfit(
+            entry,
+            f"takes or returns {error}, which has no JSON form. Right: a dataclass, a pydantic "
+            "model, dict[str, int], datetime, bytes, ...",
+        ) from None
     return WorkflowDefinition(
-        name, entry.__name__, entry, code_hash, _payload_type(run), placement, dict(options)
+        name,
+        entry.__name__,
+        entry,
+        code_hash,
+        payload_type,
+        placement,
+        dict(options),
+        returns,
     )
 
 
@@ -247,6 +287,11 @@ def _payload_type(run: Callable[..., Any]) -> Any:
     if get_origin(annotation) is not WorkflowEvent:
         return Any
     return usable_type(get_args(annotation)[0], run)
+
+
+def _return_type(run: Callable[..., Any]) -> Any:
+    target = getattr(inspect.unwrap(run), "__func__", inspect.unwrap(run))
+    return usable_type(getattr(target, "__annotations__", {}).get("return", Any), target)
 
 
 def _check_placement(entry: Any, placement: Any, options: Any) -> None:

@@ -7,11 +7,12 @@ never changes its type by being replayed. Nothing here can run code from data.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 
@@ -27,15 +28,50 @@ _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 def _model_or_refuse(value: Any) -> Any:
     dump = getattr(type(value), "model_dump", None)  # pydantic, without importing it
     if dump is not None:
-        return dump(value, mode="json")
+        return dump(value, mode="json", by_alias=True, round_trip=True)
+    if isinstance(value, str):
+        return str.__getitem__(value, slice(None))  # of a class of its own
+    if isinstance(value, int) and type(value) is not bool:
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
     raise NotImplementedError(type(value).__qualname__)
 
 
+_ONLY_VALUES = ("tuple", "NoneType", "bool", "frozenset")
+"""What the encoder takes as values, and gives to its hook as keys only."""
+_PLAIN = (str, int, float, dict, list, tuple, set)
+
+
+def has_json_form(cls: Any) -> bool:
+    """Whether values of a class may have a JSON form; True for all that is no concrete class."""
+    if not isinstance(cls, type) or cls is object or inspect.isabstract(cls):
+        return True
+    if hasattr(cls, "model_validate_json") or issubclass(cls, _PLAIN):
+        return True
+    return cls.__module__ in _ABSTRACT_MODULES or getattr(cls, "_is_protocol", False)
+
+
+_ABSTRACT_MODULES = ("collections.abc", "typing", "typing_extensions")
+
+
 def _model_or_fail(expected: type, value: Any) -> Any:
-    validate = getattr(expected, "model_validate", None)
-    if validate is not None:
-        return validate(value)
-    raise NotImplementedError(expected.__qualname__)
+    validate = getattr(expected, "model_validate_json", None)
+    if validate is not None:  # as JSON, which strict models need: a datetime is a string there
+        return validate(_json_encoder.encode(value))
+    kind = get_origin(expected) or expected
+    if issubclass(kind, _PLAIN):
+        written_as = next(base for base in (str, int, float, dict, list) if _is_written(kind, base))
+        if not isinstance(value, written_as):
+            raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")
+        return kind(value)
+    if isinstance(value, kind):
+        return value
+    raise NotImplementedError(kind.__qualname__)
+
+
+def _is_written(kind: type, base: type) -> bool:
+    return issubclass(kind, base) or (base is list and issubclass(kind, (tuple, set)))
 
 
 _json_encoder = msgspec.json.Encoder(enc_hook=_model_or_refuse)
@@ -60,6 +96,12 @@ def encode_json(value: Any, what: str = "value") -> bytes:
     try:
         raw = _json_encoder.encode(value)
     except NotImplementedError as error:
+        if str(error) in _ONLY_VALUES:
+            raise UnencodableValue(
+                f"{what} holds a {error} as the key of a dict; keys can be text, numbers, enums, "
+                "UUIDs and dates. Right: a list of pairs.",
+                {"type": str(error)},
+            ) from None
         raise UnencodableValue(
             f"{what} holds a {error}, which has no JSON form. Return data (dict, list, str, "
             "number, dataclass, pydantic model, datetime, bytes), for example {'id': obj.id}.",
@@ -95,6 +137,11 @@ def _refuse_nonfinite(value: Any, what: str) -> None:
             todo.extend(item)
         elif hasattr(item, "__dict__"):
             todo.extend(vars(item).values())
+        else:
+            kind = type(item)
+            names: Any = getattr(kind, "__struct_fields__", None)
+            names = names or getattr(kind, "__slots__", ())
+            todo.extend(getattr(item, name, None) for name in names)
 
 
 def decode_json(raw: bytes) -> Any:
@@ -109,7 +156,19 @@ def decode_json_as(raw: bytes, expected: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _decoder_for(expected: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(expected, dec_hook=_model_or_fail, strict=False)
+    return msgspec.json.Decoder(expected, dec_hook=_model_or_fail)
+
+
+def convert_plain(value: Any, expected: Any) -> Any:
+    """Plain data, as `decode_json` gives it, as an annotated type."""
+    return decode_json_as(_json_encoder.encode(value), expected)
+
+
+def type_name(expected: Any) -> str:
+    """A type in messages."""
+    if isinstance(expected, type) and not hasattr(expected, "__args__"):
+        return expected.__qualname__
+    return f"{expected!r:.200}"
 
 
 def json_depth(raw: bytes) -> int:

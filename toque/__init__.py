@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from .engines.failures import (
         EventTimeout,
         NonRetryableError,
+        PayloadMismatch,
+        RetryDelayFailed,
+        StepDeadline,
         StepFailed,
         StepInterrupted,
         StepTimeout,
     )
-    from .engines.step import StepContext, WorkflowStep
+    from .engines.step import ReceivedEvent, StepContext, WorkflowStep
     from .engines.workflow import WorkflowEntrypoint, WorkflowEvent, workflow
     from .runtime.entity import DurableObject
     from .runtime.errors import (
@@ -47,11 +50,14 @@ _HOMES = {
     "engines.failures": (
         "EventTimeout",
         "NonRetryableError",
+        "PayloadMismatch",
+        "RetryDelayFailed",
+        "StepDeadline",
         "StepFailed",
         "StepInterrupted",
         "StepTimeout",
     ),
-    "engines.step": ("StepContext", "WorkflowStep"),
+    "engines.step": ("ReceivedEvent", "StepContext", "WorkflowStep"),
     "engines.workflow": ("WorkflowEntrypoint", "WorkflowEvent", "workflow"),
     "runtime.entity": ("DurableObject",),
     "runtime.errors": (
@@ -90,10 +96,14 @@ __all__ = [
     "NonRetryableError",
     "OutcomeUnknown",
     "Overloaded",
+    "PayloadMismatch",
+    "ReceivedEvent",
     "Retries",
+    "RetryDelayFailed",
     "ServerUnreachable",
     "StepConfig",
     "StepContext",
+    "StepDeadline",
     "StepFailed",
     "StepInterrupted",
     "StepTimeout",

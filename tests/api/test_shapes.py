@@ -136,7 +136,7 @@ def test_durations(text: str, ms: int) -> None:
     assert requests.parse_duration(text, "wait") == ms
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1d", "1e3s", "\N{ARABIC-INDIC DIGIT ONE}s"])
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1 moon", "1e3s", "\N{ARABIC-INDIC DIGIT ONE}s"])
 def test_no_durations(text: str) -> None:
     with pytest.raises(InvalidArgument, match="for example wait=30s"):
         requests.parse_duration(text, "wait")

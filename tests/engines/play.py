@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from toque.engines.claims import Claim
-from toque.engines.failures import record_of
+from toque.engines.failures import RecordedError, record_of
 from toque.engines.journal import Journal, Record, record_from_row
 from toque.engines.replay import Execution
 from toque.engines.step import WorkflowStep
@@ -25,6 +25,7 @@ class Play:
     Attributes:
         rows: what has been written, by ordinal, encoded.
         bodies: attempts that were started and have not ended, by public name.
+        asked: delay functions that are to be asked.
     """
 
     def __init__(self, run: Run) -> None:
@@ -37,6 +38,7 @@ class Play:
 
     def _begin(self, journal: Journal) -> None:
         self.bodies: dict[str, tuple[Claim, int]] = {}
+        self.asked: dict[str, tuple[Claim, int]] = {}
         self.stopped: list[str] = []
         self.execution = Execution(journal, 7, "workflow 'test'", self.events.__getitem__)
         step = WorkflowStep(self.execution)
@@ -51,7 +53,8 @@ class Play:
             self.history.append(dict(self.rows))
         execution.dirty.clear()
         for claim, attempt in execution.starts:
-            self.bodies[claim.record.public_name] = claim, attempt
+            where = self.asked if claim.record.error else self.bodies
+            where[claim.record.public_name] = claim, attempt
         execution.starts.clear()
         for ordinal in execution.stops:
             self.stopped.append(execution.journal.records[ordinal - 1].public_name)
@@ -78,6 +81,13 @@ class Play:
         """The body's current attempt raises."""
         claim, attempt = self.bodies.pop(name)
         taken = self.execution.body_done(claim, attempt, record_of(error), None, self.now_ms)
+        self._take()
+        return taken
+
+    def tell(self, name: str, delay_ms: int, problem: RecordedError | None = None) -> bool:
+        """The step's delay function answers."""
+        claim, attempt = self.asked.pop(name)
+        taken = self.execution.delay_told(claim, attempt, delay_ms, problem, self.now_ms)
         self._take()
         return taken
 

@@ -43,6 +43,16 @@ if TYPE_CHECKING:
         ("1 month", 2_592_000_000),
         ("1 year", 31_536_000_000),
         (" 5MINUTES ", 300_000),
+        ("5 s", 5_000),
+        ("5s", 5_000),
+        ("5 sec", 5_000),
+        ("5 ms", 5),
+        ("2 m", 120_000),
+        ("2 min", 120_000),
+        ("2 mins", 120_000),
+        ("2 h", 7_200_000),
+        ("2 d", 172_800_000),
+        ("2 w", 1_209_600_000),
     ],
     ids=str,
 )
@@ -149,7 +159,7 @@ def test_annotations_that_mean_nothing_at_run_time_give_plain_data() -> None:
 
     def of_no_json_type() -> Iterator[int]: ...
 
-    def of_a_plain_class() -> Local: ...
+    def of_a_plain_class() -> list[Local]: ...
 
     assert shape_of(for_checkers, "s").returns is Any
     assert shape_of(of_no_json_type, "s").returns is Any

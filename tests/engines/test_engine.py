@@ -153,7 +153,7 @@ async def test_params_of_another_type_end_the_instance(tmp_path: Path) -> None:
         view = await rig.ended()
         assert view.status == "errored"
         assert view.error is not None
-        assert view.error.name == "ValidationError"
+        assert view.error.name == "PayloadMismatch"
 
 
 async def test_the_event_tells_when_it_was_created_alike_at_replay(tmp_path: Path) -> None:

@@ -363,7 +363,7 @@ def test_a_coroutine_awaited_twice_is_named(play: Any) -> None:
 
     it = play(run)
     it.finish("a-1")
-    assert it.error[0] == "RuntimeError"
+    assert it.error[0] == "StepMisuse"
 
 
 def test_results_keep_no_identity_with_what_was_returned(play: Any) -> None:

@@ -1,0 +1,133 @@
+"""How steps and runs end that toque itself ends: the outcome of `run`, and errors that name both.
+
+Pure functions; the texts name workflow, step and type, and say what is right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..runtime.codec import decode_json_as, encode_json, type_name
+from .calls import StepCall, never_awaited
+from .claims import shown
+from .failures import (
+    EVENT_TIMED_OUT,
+    INTERRUPTED,
+    MISMATCHED,
+    OUT_OF_TIME,
+    NonDeterminism,
+    RecordedError,
+    ResultMismatch,
+    bounded,
+    record_of,
+)
+from .journal import Record
+from .run_port import Outcome
+
+if TYPE_CHECKING:
+    from .step import StepFunction
+
+_log = logging.getLogger("toque.engines")
+
+
+def returned(
+    value: Any,
+    workflow: str,
+    returns: Any,
+    calls: Collection[StepCall[Any]],
+    declared: Collection[StepFunction[Any]],
+) -> Outcome:
+    """The outcome of a `run` that returned.
+
+    Args:
+        value: what it returned.
+        workflow: named in messages.
+        returns: what the value must fit.
+        calls: of steps, not awaited.
+        declared: all declared steps.
+    """
+    what = f"the result of {workflow}"
+    try:
+        for call in calls:
+            raise never_awaited(call.name)
+        output = encode_json(value, what)
+        if returns is not Any:
+            _check_fits(output, returns, what)
+    except Exception as unfit:
+        return Outcome(None, record_of(unfit))
+    for step in declared:
+        if not step.was_run:
+            _log.warning("%s never ran its declared step %r", workflow, step.name)
+    return Outcome(output, None)
+
+
+def _check_fits(output: bytes, expected: Any, what: str) -> None:
+    try:
+        decode_json_as(output, expected)
+    except Exception as error:
+        raise ResultMismatch(
+            f"{what} does not fit the return annotation of run(), {type_name(expected)}: {error}"
+        ) from None
+
+
+def undecodable(record: Record, expected: Any, workflow: str, error: Exception) -> RecordedError:
+    """A recorded result does not fit the return annotation of its body."""
+    why = "its output is sensitive" if record.config.sensitive else error
+    return record_of(
+        ResultMismatch(
+            f"the result of {shown(record)} of {workflow} does not fit the return annotation of "
+            f"its body, {type_name(expected)}: {why}"
+        )
+    )
+
+
+def unfit_event(record: Record, workflow: str, error: Exception) -> RecordedError:
+    """An event's payload does not fit the type that the wait names."""
+    text = (
+        f"the event of type {record.event_type!r} that {shown(record)} of {workflow} got does "
+        f"not fit its payload_type: {error}"
+    )
+    return RecordedError(MISMATCHED, "PayloadMismatch", bounded(text))
+
+
+def out_of_time(record: Record) -> RecordedError:
+    """A step's whole-step deadline has passed, or would before its next attempt."""
+    failures = (a.error for a in reversed(record.attempts) if a.error is not None)
+    newest = next((error for error in failures if error.kind != INTERRUPTED), None)
+    last = f"; its last error was {newest.name}: {newest.message}" if newest else ""
+    text = (
+        f"step {record.public_name!r} did not succeed within its deadline of "
+        f"{record.config.deadline_ms} ms{last}"
+    )
+    return RecordedError(OUT_OF_TIME, "StepDeadline", bounded(text))
+
+
+def cut_off(record: Record) -> RecordedError:
+    """Crashes ended attempts of a step too often, or once where that is too often."""
+    why = (
+        f"its attempts were cut off {record.interruptions} times"
+        if record.config.limit
+        else "its only attempt was cut off; whether it took effect is not known"
+    )
+    text = f"step {record.public_name!r} was interrupted: {why}."
+    return RecordedError(INTERRUPTED, "StepInterrupted", text)
+
+
+def no_event(record: Record) -> RecordedError:
+    """A wait's time is up."""
+    text = f"no event of type {record.event_type!r} came in time for {record.public_name!r}"
+    return RecordedError(EVENT_TIMED_OUT, "EventTimeout", text)
+
+
+def diverged(workflow: str, found: str, asked: Sequence[str], next_up: str) -> RecordedError:
+    """`run` does not repeat what the journal says that it did."""
+    now = f" (it asks for {', '.join(asked[:3])})" if asked else ""
+    return record_of(
+        NonDeterminism(
+            f"{workflow} does not repeat itself: {found}{now}, but the journal says that {next_up} "
+            "came next. Code outside steps must do the same at each replay: no clock, no random, "
+            "no I/O there, and no other order of steps in a new version. Nothing was run again."
+        )
+    )
