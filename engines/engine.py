@@ -36,6 +36,7 @@ from .journal import (
     PAYLOADS,
     REQUESTS,
     STEPS,
+    TOMBSTONES,
     Instance,
 )
 from .life import whole
@@ -59,6 +60,7 @@ class Engine(InstanceOperations):
         EVENTS,
         NOTES,
         REQUESTS,
+        TOMBSTONES,
     )
 
     # --- what front ends call ---------------------------------------------------------------
@@ -69,9 +71,12 @@ class Engine(InstanceOperations):
         instance = self._instance
         if instance is not None:
             if not request.request_id or request.request_id != instance.request_id:
-                raise InstanceAlreadyExists(f"instance {self._id()!r} exists already.")
-            return self.wait(request.wait_ms) if request.wait_ms else self._view()
+                if not self._expire_if_due(self.ctx.clock.now_ms()):
+                    raise InstanceAlreadyExists(f"instance {self._id()!r} exists already.")
+            else:
+                return self.wait(request.wait_ms) if request.wait_ms else self._view()
         check_instance_id(self._id())
+        self._refuse_create(request.request_id)
         now_ms = self.ctx.clock.now_ms()
         self._instance = Instance(
             version=FORMAT_VERSION,
@@ -89,7 +94,9 @@ class Engine(InstanceOperations):
             queued_ms=now_ms,
             report_seq=1,
             params=self._rows.keep_payload("params", request.params),
+            retention=request.retention or self.env.retention,
         )
+        self._inherit(self._instance)
         if not self.env.faults.no_announce_alarm:
             self.ctx.set_alarm(now_ms + limits.ANNOUNCE_ALARM_MS)
         self._rows.note_status(self._instance, now_ms)
@@ -161,7 +168,7 @@ class Engine(InstanceOperations):
         """A slot. False: it is not wanted (any more), and free again."""
         instance = self._instance
         if instance is None:
-            self.ctx.evict()
+            self._leave()
             return False
         if instance.run_id != run_id or instance.turn != turn:
             return False
@@ -170,7 +177,7 @@ class Engine(InstanceOperations):
             return instance.status in HOLDS_SLOT
         now_ms = self.ctx.clock.now_ms()
         instance.status = move(instance.status, "grant")
-        instance.modified_ms = now_ms
+        instance.modified_ms = max(now_ms, instance.modified_ms)
         self._is_changed = True
         is_first = instance.started_ms is None
         self._rows.note_status(instance, now_ms)
@@ -184,7 +191,7 @@ class Engine(InstanceOperations):
     def poke(self) -> bool:
         """Look at the timers and report anew. False: there is no such instance."""
         if self._instance is None:
-            self.ctx.evict()
+            self._leave()
             return False
         self._keep_running()
         self._wake_if_due(self.ctx.clock.now_ms())
@@ -198,10 +205,13 @@ class Engine(InstanceOperations):
     def alarm(self, info: AlarmInfo) -> None:
         """The next timer is due, or a report was not confirmed in time."""
         instance = self._instance
-        if instance is None:
-            self.ctx.evict()
-            return
         now_ms = self.ctx.clock.now_ms()
+        if instance is None:
+            self._tend_tombstone(now_ms)
+            return
+        if self._expire_if_due(now_ms):
+            return
+        self._sweep()
         self._keep_running()
         if not self._wake_if_due(now_ms):
             if instance.report_seq > self._confirmed_seq:
@@ -214,11 +224,14 @@ class Engine(InstanceOperations):
     def report_confirmed(self, run_id: str, seq: int) -> bool:
         """The SousChef has noted a report; see `reporter.Confirmable`."""
         instance = self._instance
-        if instance is None or instance.run_id != run_id or instance.report_seq != seq:
+        if instance is None:
+            self._tombstone_confirmed(run_id, seq)
+            return False
+        if instance.run_id != run_id or instance.report_seq != seq:
             return False
         self._confirmed_seq = seq
         if instance.status in FINISHED:
-            self._tidy_alarm(0)
+            self._tidy_alarm(instance.expires_ms)
             self.ctx.evict()
             return False
         return instance.status != "running"

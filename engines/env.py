@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..runtime.ids import EntityRef
+from ..runtime.limits import RETENTION_DEFAULT_MS
 from ..runtime.store import Store
 from .code_host import CodeHost
 from .reporter import Reporter
@@ -41,6 +42,7 @@ class EngineEnv:
         reporter: tells SousChefs how instances stand.
         local: gives the live entity of this shard, activating it if need be (`host.local`).
         faults: see `EngineFaults`.
+        retention: how long instances are kept after success, and after another end, in ms.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -50,3 +52,4 @@ class EngineEnv:
     reporter: Reporter
     local: Callable[[EntityRef], Any]
     faults: EngineFaults = EngineFaults()
+    retention: tuple[int, int] = (RETENTION_DEFAULT_MS, RETENTION_DEFAULT_MS)

@@ -204,6 +204,14 @@ class EventsBufferFull(CallerError):
     overloaded = True
 
 
+class StepNotFound(CallerError):
+    """The instance has no such step."""
+
+    code = "step.not_found"
+    number = 10420
+    status = 404
+
+
 _BY_KIND: dict[int, type[StepFailed]] = {
     NON_RETRYABLE: NonRetryableStepFailed,
     TIMED_OUT: StepTimeout,

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ..runtime.codec import pack, unpack
-from ..runtime.limits import ATTEMPT_ERROR_CHARS_MAX, ATTEMPTS_SHOWN_MAX
+from ..runtime.limits import ATTEMPT_ERROR_CHARS_MAX, ATTEMPTS_SHOWN_MAX, RETENTION_DEFAULT_MS
 from ..runtime.tables import Index, Row, Table
 from .config import DEFAULTS, Resolved
 from .failures import RecordedError, bounded
@@ -59,6 +59,7 @@ EVENTS = Table(
     2,
 )
 NOTES = Table("status_notes", (("entity", "TEXT"), ("no", "INTEGER"), ("blob", "BLOB")), 2)
+TOMBSTONES = Table("tombstones", (("entity", "TEXT"), ("blob", "BLOB")), 1)
 REQUESTS = Table(
     "requests",
     (("entity", "TEXT"), ("request_id", "TEXT"), ("seq", "INTEGER"), ("answer", "INTEGER")),
@@ -102,6 +103,11 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
         wake_ms: when it means to go on; kept as it was while it is paused.
         pause_ms, quiesced_ms: when a pause was asked for; when the last body had ended.
         pauses: those that are over; what they did to timers that no record holds.
+        retention: how long it is kept after success, and after another end.
+        expires_ms: when it is to be deleted.
+        lineage_run: the run that the oldest records are of, if it was restarted from a step.
+        forked: such a restart has just been made: results of steps that were under way count.
+        sweep_from: records from that ordinal on are still to be deleted; 0: none.
     """
 
     version: int
@@ -142,6 +148,11 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     suspicion: int = 0
     deaths: int = 0
     """Processes that ended under it in a row, with nothing new recorded in between."""
+    retention: tuple[int, int] = (RETENTION_DEFAULT_MS, RETENTION_DEFAULT_MS)
+    expires_ms: int = 0
+    lineage_run: str = ""
+    forked: bool = False
+    sweep_from: int = 0
 
     def row(self, entity: str, workflow_uuid: str) -> Row:
         """As a row of `INSTANCES`."""
@@ -164,6 +175,33 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     def from_row(cls, row: Row) -> Instance:
         """The instance that `row` made."""
         return unpack(row[-1], cls)
+
+
+class Tombstone(msgspec.Struct, array_like=True, gc=False):
+    """What is left of a deleted instance until all have heard of it and nobody repeats requests.
+
+    Attributes:
+        run_id, report_seq, turn, souschef: of its last report, which says that it has ended.
+        status: told with it: `deleted`, or empty if its end was told before.
+        since_ms: a new instance of the id reports later times only.
+        request_seq: of the last request id that is remembered.
+        event_seq, event_no: where a new instance goes on numbering.
+        expires_ms: when it is removed, if the report is confirmed.
+        sweeping: records are still to be deleted.
+    """
+
+    version: int
+    run_id: str
+    report_seq: int
+    turn: int
+    souschef: int
+    status: str
+    since_ms: int
+    request_seq: int
+    event_seq: int
+    event_no: int
+    expires_ms: int
+    sweeping: bool
 
 
 class Attempt(msgspec.Struct, array_like=True, gc=False):
@@ -194,7 +232,8 @@ class Record(msgspec.Struct, array_like=True):
         attempt: number of the newest attempt; a result of another is refused.
         result: JSON, once done.
         error: why it failed; while a delay function is asked, what it is asked about.
-        event_type, event_at_ms: of a wait.
+        event_type, event_at_ms, event_seq: of a wait: the event's type, time and number.
+        after: the newest `order` when it began.
         began_no, ended_no: numbers of these transitions among the instance's events (`watch`).
         delay_ms: the newest wait that a delay function told; None: none so far.
         deadline_ms: when the whole step is out of time; 0: never.
@@ -224,6 +263,8 @@ class Record(msgspec.Struct, array_like=True):
     ended_no: int = 0
     delay_ms: int | None = None
     deadline_ms: int = 0
+    after: int = 0
+    event_seq: int = 0
 
     @property
     def public_name(self) -> str:
@@ -270,6 +311,8 @@ class Record(msgspec.Struct, array_like=True):
             return is_moved
         set_ms = self.attempts[-1].ended_ms if self.attempts else None
         self.due_ms += pause.shift_of(self.started_ms if set_ms is None else set_ms)
+        if self.deadline_ms:
+            self.deadline_ms += pause.shift_of(self.started_ms)
         return True
 
     def end(self, now_ms: int, state: int) -> None:
@@ -332,6 +375,7 @@ class Journal:
             PENDING,
             now_ms,
             attempts=[],
+            after=self.last_order,
         )
 
     def delivered(self) -> list[Record]:

@@ -129,6 +129,8 @@ class InstanceLife(DurableObject):
             [] if is_first else self._rows.records(),
             self._rows.events() if instance.events_buffered else [],
             instance.pauses,
+            instance.lineage_run,
+            instance.forked,
         )
         hooks = RunHooks(
             self._turned,
@@ -172,6 +174,8 @@ class InstanceLife(DurableObject):
             instance.deaths = 0
             self._is_changed = True
         instance.step_count = turn.shown
+        if instance.forked:
+            instance.forked, self._is_changed = False, True
         outcome = turn.outcome
         if outcome is not None:
             event: Event = "complete" if outcome.error is None else "fail"
@@ -208,19 +212,22 @@ class InstanceLife(DurableObject):
         report = None
         if self._must_report:
             self._must_report = False
-            report = self._status_report(instance)
+            if not instance.sweep_from:  # else when all is swept
+                report = self._status_report(instance)
         starts, self._starts = self._starts, []  # a list of this event's own: the next adds to it
         if starts or report is not None:
             self.ctx.when_durable(partial(self._committed, report, self._run, starts))
 
     @whole
     def _committed(self, report: StatusReport | None, run: Run | None, starts: Starts) -> None:
-        if report is not None:
-            account, workflow_uuid, _ = split_engine_key(report.key)
-            number = self._existing().souschef
-            self.env.reporter.add(f"{account}/{workflow_uuid}/{number}", report)
+        if report is not None and self._instance is not None:
+            self._report(report, self._instance.souschef)
         if run is not None and starts:
             run.start(starts)
+
+    def _report(self, report: StatusReport, souschef: int) -> None:
+        account, workflow_uuid, _ = split_engine_key(report.key)
+        self.env.reporter.add(f"{account}/{workflow_uuid}/{souschef}", report)
 
     @whole
     def _turned(self, run: Run, turn: Turn) -> None:
@@ -356,6 +363,7 @@ class InstanceLife(DurableObject):
         instance = self._existing()
         instance.status = move(instance.status, event)
         instance.ended_ms = now_ms
+        instance.expires_ms = now_ms + instance.retention[instance.status != "complete"]
         instance.wake_ms = 0
         instance.awaited = ()
         instance.error = error
@@ -403,6 +411,18 @@ class InstanceLife(DurableObject):
             self._run.close()
             self._run = None
         self._starts = []
+
+    @whole
+    def _sweep(self) -> None:
+        """Delete records that a restart left over; only then ask for a slot."""
+        instance = self._instance
+        if instance is not None and instance.sweep_from:
+            instance.sweep_from = self._rows.wipe_records(instance.sweep_from)
+            self._is_changed = True
+            self._must_report = not instance.sweep_from
+            self._flush()
+            if instance.sweep_from:
+                self.ctx.when_durable(self._sweep)
 
     def _start_over(self, error: Exception) -> None:
         """Memory can't be trusted: read the rows again, and go on from them in a while."""

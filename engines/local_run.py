@@ -66,11 +66,12 @@ class LocalRun:
         self._claims: dict[int, Claim] = {}
         self._execution = Execution(
             Journal.of(plan.records),
-            stable_hash(plan.run_id),
+            stable_hash(plan.lineage_run or plan.run_id),
             f"workflow {plan.workflow!r}",
             hooks.payload_of,
             plan.pauses,
             definition.returns,
+            plan.forked,
         )
         self._bodies = Bodies(
             loop,

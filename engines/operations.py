@@ -1,6 +1,6 @@
-"""What may be done with an instance from outside: pause, resume, terminate.
+"""What may be done with an instance from outside: pause, resume, terminate, restart.
 
-Between `observed` and `engine`. Each operation is one event: it asks the table in `status`
+Between `deletion` and `engine`. Each operation is one event: it asks the table in `status`
 whether it is allowed, before anything is changed, and writes all that it does in one commit. The
 same request id takes effect once; a request that was refused has taken none.
 """
@@ -8,15 +8,22 @@ same request id takes effect once; a request that was refused has taken none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from .journal import Instance, Pause
+from ..runtime.codec import NULL
+from ..runtime.errors import EntityReset, InvalidArgument
+from .deletion import DeletableInstance
+from .failures import StepNotFound
+from .journal import DO, SLEEP, TIMER, WAIT, Instance, Pause, Record
 from .life import whole
-from .observed import ObservedInstance
 from .status import move
 from .views import InstanceView
 
+STEP_TYPES: Final = {"do": DO, "step": DO, "sleep": SLEEP, "waitForEvent": WAIT}
+"""What steps are called from outside, and the kind of their records."""
 
-class InstanceOperations(ObservedInstance):
+
+class InstanceOperations(DeletableInstance):
     """See the module's description."""
 
     @whole
@@ -91,6 +98,90 @@ class InstanceOperations(ObservedInstance):
         instance.pauses = (*known, pause)
         self._is_changed = True
 
+    @whole
+    def restart(self, request_id: str, name: str, count: int, kind: str) -> InstanceView:
+        """Begin again: a new run with the same id, params and code.
+
+        Args:
+            request_id: as everywhere.
+            name, count, kind: begin with that step: results of steps that began before it are
+                kept. An empty name: from the start.
+
+        Raises:
+            StepNotFound: there is no such step.
+        """
+
+        def act(now_ms: int) -> None:
+            self._restart(now_ms, self._step_of(name, count, kind) if name else None)
+
+        return self._once(request_id, act)
+
+    def _step_of(self, name: str, count: int, kind: str) -> Record:
+        wanted = STEP_TYPES.get(kind)
+        if wanted is None:
+            raise InvalidArgument(
+                f"there are no steps of type {kind!r:.80}; give one of {', '.join(STEP_TYPES)}."
+            )
+        for record in self._rows.records():
+            if (record.kind, record.name, record.count) == (wanted, name, count):
+                return record
+        raise StepNotFound(
+            f"instance {self._id()!r} has no {kind} {name!r:.300} with count {count}; give a "
+            "name that its steps show without the number at the end, and that number."
+        )
+
+    def _restart(self, now_ms: int, target: Record | None) -> None:
+        instance = self._existing()
+        instance.status = move(instance.status, "restart")
+        self._drop_run()
+        if target is None:
+            instance.started_ms = None
+            instance.pauses = ()
+            instance.events_buffered = instance.step_count = 0
+            instance.lineage_run = ""
+            instance.code_changed = instance.forked = False
+            instance.notes = []
+            first = 1
+            self._rows.wipe_rest(params=False)
+        else:
+            first = target.ordinal
+            instance.forked = True
+            instance.lineage_run = instance.lineage_run or instance.run_id
+            instance.pauses = tuple(p for p in instance.pauses if p.order < target.after)
+            self._fork(instance, target)
+            self._rows.wipe_output()
+        instance.sweep_from = self._rows.wipe_records(first)
+        instance.run_id = self.ctx.entropy.new_id()
+        instance.ended_ms = None
+        instance.expires_ms = instance.wake_ms = 0
+        instance.awaited = ()
+        instance.output = instance.error = None
+        instance.turn += 1
+        instance.awakened = target is not None
+        later_ms = max(now_ms, instance.modified_ms + 1, instance.queued_ms + 1)
+        instance.queued_ms = instance.modified_ms = later_ms
+        self._changed(now_ms)
+        if instance.sweep_from:
+            self.ctx.when_durable(self._sweep)
+
+    def _fork(self, instance: Instance, target: Record) -> None:
+        """Keep what began before that record, and give back the events of what did not."""
+        for record in self._rows.records():
+            if record.ordinal < target.ordinal:
+                if record.order > target.after:  # its result counts, once it is asked for
+                    record.order = 0
+                    self._rows.put_record(record)
+            elif record.kind == WAIT and record.event_seq:
+                payload = record.result or NULL
+                self._rows.put_event(
+                    record.event_seq, record.event_type, record.event_at_ms, payload
+                )
+                instance.events_buffered += 1
+        instance.step_count = sum(
+            record.kind != TIMER and record.ordinal < target.ordinal
+            for record in self._rows.records()
+        )
+
     def _has_awaited_event(self, instance: Instance) -> bool:
         if not instance.events_buffered or not instance.awaited:
             return False
@@ -105,8 +196,10 @@ class InstanceOperations(ObservedInstance):
 
     def _once(self, request_id: str, act: Callable[[int], None]) -> InstanceView:
         """Do it, unless that request has done it before."""
-        self._existing()
+        instance = self._existing()
         if self._rows.answer_of(request_id) is None:
+            if instance.sweep_from:
+                raise EntityReset(f"instance {self._id()!r} is being restarted; ask again.")
             now_ms = self.ctx.clock.now_ms()
             act(now_ms)
             self._keep_answer(request_id, now_ms)

@@ -86,6 +86,8 @@ class Execution:
         payload_of: gives a buffered event's payload by its number.
         pauses: those that are over.
         returns: what `run`'s result must fit.
+        forked: the instance was restarted from a step: results of steps that began before it and
+            ended after are kept, and what `run` gave up after it is taken up again.
 
     Attributes:
         holding: a pause is wanted: bodies in flight may end, nothing else happens or begins.
@@ -99,6 +101,7 @@ class Execution:
         payload_of: Callable[[int], bytes],
         pauses: Iterable[Pause] = (),
         returns: Any = Any,
+        forked: bool = False,
     ) -> None:
         self.journal = journal
         self.loop = WorkflowLoop(hash_base, self._timer_started)  # type: ignore[abstract]
@@ -113,6 +116,7 @@ class Execution:
         self._pauses = deque(pauses)
         self.calls: dict[int, StepCall[Any]] = {}
         self.declared: list[StepFunction[Any]] = []
+        self._forked = forked
         self._workflow = workflow
         self._returns = returns
         self._payload_of = payload_of
@@ -398,8 +402,10 @@ class Execution:
                 and claim.record.state == CANCELLED
                 and not claim.future.done()
             ):
-                self._diverged("run() still waits where it had given up", [claim.record])
-                return
+                if not self._forked:
+                    self._diverged("run() still waits where it had given up", [claim.record])
+                    return
+                self._take_up_again(claim)
         self._claimed = None
         for claim in self._cut_off:
             if self.outcome is not None:
@@ -410,6 +416,26 @@ class Execution:
             elif record.state == PENDING and not record.due_ms:
                 self._find_delay(claim, record.error or _INTERRUPTION)
         self._cut_off.clear()
+        if self._forked:
+            self._give_kept_results([c for c in claimed.values() if isinstance(c, Claim)])
+
+    def _take_up_again(self, claim: Claim) -> None:
+        record = claim.record
+        record.state, record.ended_ms = PENDING, None
+        record.due_ms = record.due_ms or self.now_ms
+        self.dirty[record.ordinal] = record
+        self._due.put(record.due_ms, claim)
+        if record.kind == WAIT:
+            self._inbox.wait(claim)
+
+    def _give_kept_results(self, claims: list[Claim]) -> None:
+        kept = [c for c in claims if c.record.is_over and not c.record.order]
+        for claim in sorted(kept, key=lambda c: (c.record.ended_ms or 0, c.record.ordinal)):
+            if self.outcome is None and not claim.future.done():
+                record = claim.record
+                self.journal.last_order = record.order = self.journal.last_order + 1
+                self.dirty[record.ordinal] = record
+                self._release(claim, record)
 
     def _interrupt(self, claim: Claim) -> None:
         """The process ended during an attempt: counted apart from failures, repeated at once."""
@@ -473,6 +499,16 @@ class Execution:
         except Exception as error:
             record.error = unfit_event(record, self._workflow, error)
         self._end(claim, DONE if record.error is None else ENDED_BADLY)
+        self._waits[record.event_type].popleft()
+        inbox = self._inbox[record.event_type]
+        inbox.popleft()
+        if not inbox:
+            del self._inbox[record.event_type]
+        record.result = self._payload_of(seq)
+        record.event_at_ms = at_ms
+        record.event_seq = seq
+        self.consumed.append(seq)
+        self._end(claim, DONE)
 
     def _fire(self, timer: DurableTimer) -> None:
         record = self.journal.new(TIMER, timer.ident, "timer", self.now_ms)

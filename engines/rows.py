@@ -18,6 +18,7 @@ from ..runtime.limits import (
     REQUEST_IDS_KEPT_MAX,
     SCAN_ROWS_MAX,
     STATUS_NOTES_INLINE_MAX,
+    WIPE_ROWS_MAX,
 )
 from ..runtime.store import Store
 from ..runtime.tables import Key, Row, Table
@@ -28,9 +29,11 @@ from .journal import (
     PAYLOADS,
     REQUESTS,
     STEPS,
+    TOMBSTONES,
     Instance,
     Record,
     StatusNote,
+    Tombstone,
     record_from_row,
 )
 from .status import HOLDS_SLOT
@@ -145,6 +148,65 @@ class InstanceRows:
         if self.log is not None and self._event_no > before:
             self.log.add(sorted(entries_of(record, before), key=lambda entry: entry[0]))
         self._put(STEPS, record.row(self._key))
+
+    def wipe_records(self, first: int) -> int:
+        """Delete records from an ordinal on, some at a time; gives from where to go on; 0: done."""
+        key = (self._key, first - 1)
+        found = self._ctx.scan(STEPS, (self._key,), after=key, limit=SCAN_ROWS_MAX)
+        wiped = 0
+        while found:
+            for row in found:
+                self._delete(STEPS, row[:2])
+            wiped += len(found)
+            if wiped >= WIPE_ROWS_MAX:
+                return first
+            key = found[-1][:2]
+            found = self._ctx.scan(STEPS, (self._key,), after=key, limit=SCAN_ROWS_MAX)
+        return 0
+
+    def wipe_rest(self, *, params: bool) -> None:
+        """Delete events, changes of status and payloads; `params` with them."""
+        for table in (EVENTS, NOTES, PAYLOADS):
+            for row in self._all(table):
+                if params or row[1] != "params":
+                    self._delete(table, row[: table.key_size])
+        self.log = None
+
+    def wipe_output(self) -> None:
+        """Delete the output, if it is large."""
+        self._delete(PAYLOADS, (self._key, "output"))
+
+    def wipe_instance(self) -> None:
+        """Delete the instance's own row."""
+        self._delete(INSTANCES, (self._key,))
+
+    def wipe_requests(self) -> None:
+        """Forget which requests were answered."""
+        for row in self._all(REQUESTS):
+            self._delete(REQUESTS, row[:2])
+        self._request_ids = None
+
+    def tombstone(self) -> Tombstone | None:
+        """What is left of a deleted instance."""
+        row = self._get(TOMBSTONES, (self._key,))
+        return None if row is None else unpack(row[1], Tombstone)
+
+    def put_tombstone(self, tombstone: Tombstone | None) -> None:
+        """Write it; None: it is not needed any more."""
+        if tombstone is None:
+            self._delete(TOMBSTONES, (self._key,))
+        else:
+            self._put(TOMBSTONES, (self._key, pack(tombstone)))
+
+    @property
+    def event_no(self) -> int:
+        """The last number that was used of the instance's events."""
+        return self._last_number()
+
+    @event_no.setter
+    def event_no(self, last: int) -> None:
+        self._event_no = last
+        self._has_last_number = True
 
     # --- history ----------------------------------------------------------------------------
 

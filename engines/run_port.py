@@ -39,6 +39,8 @@ class Plan(msgspec.Struct, array_like=True):
         records: the journal so far.
         events: `(number, type, time)` of the buffered events, oldest first.
         pauses: those that are over.
+        lineage_run: the run whose order of tasks is repeated.
+        forked: see `Execution`.
     """
 
     key: str
@@ -53,6 +55,8 @@ class Plan(msgspec.Struct, array_like=True):
     records: list[Record]
     events: list[tuple[int, str, int]]
     pauses: tuple[Pause, ...] = ()
+    lineage_run: str = ""
+    forked: bool = False
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):

@@ -22,6 +22,7 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
         souschefs: how many SousChefs to choose from.
         source: what made it (`api`, `binding`, ...).
         wait_ms: answer only when the instance has ended, or after so long; 0: at once.
+        retention: how long it is kept after success, and after another end, in ms.
     """
 
     workflow: str
@@ -33,6 +34,7 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     souschefs: int
     source: str
     wait_ms: int
+    retention: tuple[int, int] | None = None
 
 
 class ErrorView(msgspec.Struct, frozen=True):

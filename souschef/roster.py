@@ -230,8 +230,9 @@ class Roster:
             self._arrivals[report.key] = report
         elif state == "ended":
             self._ends.add(report.key, report.run_id)
-            self.ended[report.status] = self.ended.get(report.status, 0) + 1
-            self._ended_text = ""
+            if report.status:  # else deleted, and its end was told before
+                self.ended[report.status] = self.ended.get(report.status, 0) + 1
+                self._ended_text = ""
         elif state == "running":  # without a grant of ours: it counts, and is asked soon
             held = Held(
                 report.run_id, report.seq, report.turn, report.shard, report.since_ms, ASK_AT_ONCE

@@ -23,6 +23,7 @@ from toque.engines.shard import EngineShard
 from toque.engines.status import FINISHED
 from toque.engines.views import CreateRequest, InstanceView, StepView
 from toque.engines.workflow import WorkflowDefinition, definition_of
+from toque.runtime import limits
 from toque.runtime.codec import decode_json, encode_json
 from toque.runtime.entropy import SeededEntropy
 from toque.runtime.host import Host, tables_of
@@ -265,6 +266,17 @@ class Rig:
         done = self.loop.create_future()
         self.loop.call_later(seconds, done.set_result, None)
         await done
+
+    def due_alarms(self) -> list[Any]:
+        """All alarms but those of expiry, which are days away."""
+        soon = self.clock.now_ms() + limits.DAY_MS
+        return [row for row in self.rows("alarms") if row[2] < soon]
+
+    async def do(
+        self, operation: str, request_id: str = "", *args: Any, key: str = KEY
+    ) -> InstanceView:
+        """An operation on an instance."""
+        return view_of(await self.call(operation, request_id, *args, key=key))
 
     def rows(self, table: str) -> list[Any]:
         """All committed rows of a table."""

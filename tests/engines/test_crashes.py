@@ -107,7 +107,7 @@ async def play_once(rig: Rig, everything: Everything) -> None:
     assert view.error is None, view.error
     assert view.output == EXPECTED
     await rig.pass_time(20)
-    assert not rig.rows("alarms")
+    assert rig.due_alarms() == []
     assert not rig.rows("events")
     assert [row[1] for row in rig.rows("steps")] == list(range(1, len(rig.rows("steps")) + 1))
 

@@ -351,7 +351,7 @@ async def test_a_confirmed_end_leaves_no_alarm_and_no_entity(tmp_path: Path) -> 
     async with rigged(tmp_path) as rig:
         await rig.create(one_step(lambda: 1), wait_ms=60_000)
         await rig.pass_time(0.1)
-        assert not rig.rows("alarms")
+        assert rig.due_alarms() == []
         assert rig.host.peek(EntityRef("Engine", KEY)) is None
 
 
@@ -359,9 +359,9 @@ async def test_a_confirmed_queue_leaves_no_alarm(tmp_path: Path) -> None:
     async with rigged(tmp_path) as rig:
         rig.auto = False
         await rig.create(one_step(lambda: 1))
-        assert len(rig.rows("alarms")) == 1
+        assert len(rig.due_alarms()) == 1
         await rig.pass_time(2)
-        assert not rig.rows("alarms")
+        assert rig.due_alarms() == []
         rig.grant(rig.reports[0])
         await rig.ended()
 
