@@ -27,18 +27,17 @@ from typing import Any
 from ..runtime.limits import (
     RECORDS_PER_INSTANCE_MAX,
     STEP_INTERRUPTIONS_MAX,
-    STEP_RETRY_DELAY_DEFAULT_MS,
     STEPS_PER_INSTANCE_MAX,
     WAITERS_PER_INSTANCE_MAX,
 )
-from .agenda import Agenda, Inbox, Match
+from .agenda import Inbox, Match
+from .attempts import Attempts
 from .calls import StepCall, refuse_misuse
 from .claims import Claim, Deadline
 from .claims import shown as _shown
 from .failures import (
     FAILED,
     INTERRUPTED,
-    TIMED_OUT,
     LimitExceeded,
     RecordedError,
     exception_of,
@@ -64,7 +63,6 @@ from .outcomes import (
     cut_off,
     diverged,
     no_event,
-    out_of_time,
     returned,
     undecodable,
     unfit_event,
@@ -76,7 +74,7 @@ _INTERRUPTION = RecordedError(INTERRUPTED, "StepInterrupted", "the process ended
 _ABANDONED = RecordedError(FAILED, "CancelledError", "the workflow stopped waiting for it")
 
 
-class Execution:
+class Execution(Attempts):
     """See the module's description.
 
     Args:
@@ -103,15 +101,11 @@ class Execution:
         returns: Any = Any,
         forked: bool = False,
     ) -> None:
+        super().__init__()
         self.journal = journal
         self.loop = WorkflowLoop(hash_base, self._timer_started)  # type: ignore[abstract]
         self.outcome: Outcome | None = None
-        self.dirty: dict[int, Record] = {}
-        self.starts: list[tuple[Claim, int]] = []
-        self.stops: list[int] = []
         self.consumed: list[int] = []
-        self.in_flight: set[int] = set()
-        self.now_ms = 0
         self.holding = False
         self._pauses = deque(pauses)
         self.calls: dict[int, StepCall[Any]] = {}
@@ -121,7 +115,6 @@ class Execution:
         self._returns = returns
         self._payload_of = payload_of
         self._steps = sum(record.kind in (DO, WAIT) for record in journal.records)
-        self._due = Agenda()
         self._inbox = Inbox()
         self._queue = deque(journal.delivered())
         self._claimed: dict[str, Claim | DurableTimer] | None = {} if journal.records else None
@@ -180,69 +173,6 @@ class Execution:
     def buffer_event(self, seq: int, event_type: str, at_ms: int) -> None:
         """An event has come; `tick` delivers it."""
         self._inbox.put(seq, event_type, at_ms)
-
-    def body_done(
-        self,
-        claim: Claim,
-        attempt: int,
-        error: RecordedError | None,
-        result: bytes | None,
-        now_ms: int,
-        fenced: bool = True,
-    ) -> bool:
-        """An attempt has ended. False: it is not the current one any more, nothing changed."""
-        record = claim.record
-        if self.outcome is not None or record.is_over:
-            return False
-        if fenced and (record.attempt != attempt or record.state != RUNNING):
-            return False
-        self.now_ms = now_ms
-        self.in_flight.discard(record.ordinal)
-        record.close_attempt(now_ms, error)
-        if error is None:
-            record.result = result
-            self._end(claim, DONE)
-        else:
-            record.failures += 1
-            if error.kind in (FAILED, TIMED_OUT) and record.failures <= record.config.limit:
-                record.state = PENDING
-                self.dirty[record.ordinal] = record
-                self._find_delay(claim, error)
-            else:
-                record.error = error
-                self._end(claim, ENDED_BADLY)
-        self.tick(now_ms)
-        return True
-
-    def delay_told(
-        self, claim: Claim, attempt: int, told_ms: int, problem: RecordedError | None, now_ms: int
-    ) -> bool:
-        """A delay function has answered, or failed. False: nobody asks any more."""
-        record = claim.record
-        if self.outcome is not None or record.state != PENDING or record.attempt != attempt:
-            return False
-        self.now_ms = now_ms
-        self.in_flight.discard(record.ordinal)
-        record.error = problem
-        if problem is None:
-            record.delay_ms = told_ms
-            self.dirty[record.ordinal] = record
-            self._retry_after(claim, told_ms)
-        else:
-            self._end(claim, ENDED_BADLY)
-        self.tick(now_ms)
-        return True
-
-    def refuse_result(self, claim: Claim, error: RecordedError, now_ms: int) -> None:
-        """The current attempt's result can't be recorded: the step and the instance fail."""
-        record = claim.record
-        self.now_ms = now_ms
-        self.in_flight.discard(record.ordinal)
-        record.close_attempt(now_ms, error)
-        record.error = error
-        record.end(now_ms, ENDED_BADLY)
-        self.dirty[record.ordinal] = record
-        self.fail(error)
 
     def fail(self, error: RecordedError) -> None:
         """End the instance with an error that `run` can't catch."""
@@ -492,6 +422,7 @@ class Execution:
         self._inbox.take(match)
         record.result = self._payload_of(match.seq)
         record.event_at_ms = match.at_ms
+        record.event_seq = match.seq
         self.consumed.append(match.seq)
         try:
             if claim.decode is not None:
@@ -499,16 +430,6 @@ class Execution:
         except Exception as error:
             record.error = unfit_event(record, self._workflow, error)
         self._end(claim, DONE if record.error is None else ENDED_BADLY)
-        self._waits[record.event_type].popleft()
-        inbox = self._inbox[record.event_type]
-        inbox.popleft()
-        if not inbox:
-            del self._inbox[record.event_type]
-        record.result = self._payload_of(seq)
-        record.event_at_ms = at_ms
-        record.event_seq = seq
-        self.consumed.append(seq)
-        self._end(claim, DONE)
 
     def _fire(self, timer: DurableTimer) -> None:
         record = self.journal.new(TIMER, timer.ident, "timer", self.now_ms)
@@ -571,49 +492,6 @@ class Execution:
             )
 
     # --- small parts ------------------------------------------------------------------------
-
-    def _find_delay(self, claim: Claim, error: RecordedError) -> None:
-        """An attempt has failed and may be repeated: when?"""
-        record = claim.record
-        if record.config.delay_ms is not None:
-            self._retry_after(claim, 0)
-        elif claim.body is None or claim.body.delay is None:  # the code has changed
-            self._retry_after(claim, STEP_RETRY_DELAY_DEFAULT_MS)
-        else:
-            record.error = error
-            self.in_flight.add(record.ordinal)
-            self.starts.append((claim, record.attempt))
-
-    def _retry_after(self, claim: Claim, told_ms: int) -> None:
-        record = claim.record
-        record.due_ms = self.now_ms + record.config.delay_after_ms(record.failures, told_ms)
-        if record.deadline_ms and record.due_ms >= record.deadline_ms:
-            self._out_of_time(claim)  # no use in waiting
-        else:
-            self._due.put(record.due_ms, claim)
-
-    def _out_of_time(self, claim: Claim) -> None:
-        record = claim.record
-        error = out_of_time(record)
-        self._stop_body(claim, self.now_ms, error)
-        record.error = error
-        self._end(claim, ENDED_BADLY)
-
-    def _stop_body(self, claim: Claim, now_ms: int, error: RecordedError) -> None:
-        """Whatever of the step is under way is not wanted any more."""
-        record = claim.record
-        if record.state == RUNNING:
-            record.close_attempt(now_ms, error)
-        if record.ordinal in self.in_flight:
-            self.in_flight.discard(record.ordinal)
-            self.stops.append(record.ordinal)
-
-    def _open_attempt(self, claim: Claim) -> None:
-        record = claim.record
-        record.open_attempt(self.now_ms)
-        self.dirty[record.ordinal] = record
-        self.in_flight.add(record.ordinal)
-        self.starts.append((claim, record.attempt))
 
     def _timer_started(self, timer: DurableTimer) -> None:
         if timer.due_ms <= self.loop.now_ms:
