@@ -97,6 +97,7 @@ class Host:
         self._envs = dict(envs)
         self._on_broken = on_broken
         store.on_owner_failed = self._owner_failed
+        store.on_broken = self._store_broke  # also if nothing waits for the commit that failed
         self._handlers = {kind: handlers_of(cls) for kind, cls in classes.items()}
         self._live: dict[EntityRef, Activation] = {}
         self._unsettled: dict[EntityRef, int] = {}

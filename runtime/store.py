@@ -28,6 +28,9 @@ class Store(Protocol):
     on_owner_failed: Callable[[Any, BaseException], None] | None
     """Called with each owner whose part of a batch could not be stored, before any callback."""
 
+    on_broken: Callable[[BaseException], None] | None
+    """Called once when the store has broken, after all callbacks."""
+
     @property
     def epoch(self) -> int:
         """This owner's epoch; it grows each time the shard is opened."""

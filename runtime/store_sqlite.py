@@ -41,6 +41,7 @@ class SqliteStore:
         path: the file.
         on_owner_failed: called with each owner whose part of a batch could not be stored, and
             the error, before any callback is told. What that owner has written since is gone.
+        on_broken: called once when it has broken, after all callbacks.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class SqliteStore:
     ) -> None:
         self.path = path
         self.on_owner_failed: Callable[[Any, BaseException], None] | None = None
+        self.on_broken: Callable[[BaseException], None] | None = None
         self._loop = loop
         self._epoch = epoch
         self._group = GroupCommit(list(tables), self._first_write)
@@ -335,13 +337,18 @@ class SqliteStore:
         if self._group.broken is None:
             if not self._dead:
                 _log.warning("%s is broken: %s", self.path.name, error)
-            self._tell(self._group.fail(error))
+            self._tell_broken(self._group.fail(error), error)
 
     def _break_soon(self, error: BaseException) -> None:
         """As `_break`, from within a caller's read: refuse at once, but tell in the next turn."""
         if self._group.broken is None:
             _log.warning("%s is broken: %s", self.path.name, error)
-            self._loop.call_soon(self._tell, self._group.fail(error))
+            self._loop.call_soon(self._tell_broken, self._group.fail(error), error)
+
+    def _tell_broken(self, told: Told, error: BaseException) -> None:
+        self._tell(told)
+        if self.on_broken is not None and not self._dead:
+            self._run(self.on_broken, error)
 
     def _tell(self, told: Told) -> None:
         for callback, error in told:

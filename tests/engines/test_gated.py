@@ -18,7 +18,9 @@ from toque.runtime.store_sqlite import SqliteStore
 pytestmark = pytest.mark.loop(factory=on_virtual_time)
 
 
-async def test_a_body_waits_for_its_own_commit_beside_a_pending_report(tmp_path: Path) -> None:
+async def test_a_body_waits_for_its_own_commit_beside_a_pending_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An alarm's report waits for a commit when the grant comes: the bodies wait for the next."""
     began = []
 
@@ -35,7 +37,7 @@ async def test_a_body_waits_for_its_own_commit_beside_a_pending_report(tmp_path:
         await rig.create(one)
         await rig.status("waiting")
         await asyncio.sleep(limits.ALARM_SETTLE_MS / 1000 + 0.1)
-        rig.reporter.add = lambda souschef, told: reports.append(told)  # type: ignore[method-assign]
+        monkeypatch.setattr(rig.reporter, "add", lambda souschef, told: reports.append(told))
         await rig.call("send_event", "go", b"null", "r2")
         assert reports[-1].state == "queued"
         await asyncio.sleep(limits.ANNOUNCE_ALARM_MS / 1000 - 0.1)

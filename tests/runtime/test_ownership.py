@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from toque.runtime.entity import DurableObject
 from toque.runtime.entropy import SeededEntropy
-from toque.runtime.errors import EntityReset, Fenced
+from toque.runtime.errors import EntityReset, Fenced, ToqueError
 from toque.runtime.host import Host, tables_of
 from toque.runtime.ids import EntityRef, Placement
 from toque.runtime.link_local import LocalLinks
@@ -49,14 +50,18 @@ def opened(path: Path) -> SqliteStore:
     )
 
 
-def hosted(store: SqliteStore) -> tuple[Host, Router]:
+def hosted(
+    store: SqliteStore, on_broken: Callable[[BaseException], None] | None = None
+) -> tuple[Host, Router]:
     """A host over the store, and a router that reaches it."""
     loop = asyncio.get_running_loop()
     links = LocalLinks(loop)
     router = Router(Placement(1, 1), links, loop)
     classes = {"Cell": Cell}
+    envs = {"Cell": None}
+    clock = LoopClock(loop)
     host = Host(
-        "d0", store, LoopClock(loop), SeededEntropy(1), loop, router, classes, {"Cell": None}
+        "d0", store, clock, SeededEntropy(1), loop, router, classes, envs, on_broken=on_broken
     )
     links.register("d0", ShardServer(host, loop))
     host.start()
@@ -75,6 +80,23 @@ async def test_a_read_is_refused_as_soon_as_there_is_a_newer_owner(tmp_path: Pat
     newer = opened(tmp_path / "d0.db")
     with pytest.raises(Fenced):
         await router.call(CELL, "get")
+    host.close()
+    router.close()
+    store.crash("lost")
+    await newer.close()
+
+
+async def test_a_broken_store_ends_its_host_though_nothing_waits(tmp_path: Path) -> None:
+    """A write that nobody asked about, an alarm say, must not leave a dead shard standing."""
+    told: list[BaseException] = []
+    store = opened(tmp_path / "d0.db")
+    host, router = hosted(store, told.append)
+    store.put("somebody", ROWS, ("a", 1))
+    newer = opened(tmp_path / "d0.db")
+    await asyncio.sleep(COMMIT_S * 2)
+    assert [type(error) for error in told] == [Fenced]
+    with pytest.raises(ToqueError):
+        await router.call(CELL, "get", timeout_ms=500)
     host.close()
     router.close()
     store.crash("lost")

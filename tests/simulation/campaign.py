@@ -53,6 +53,7 @@ FAULTS = (
 )
 CHECKS = (
     "a create that was refused runs nothing",
+    "a failed store ends its owner at once",
     "a fenced owner does not commit",
     "a late result of an older attempt is refused",
     "a list misses nothing acknowledged",

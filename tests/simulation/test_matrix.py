@@ -12,6 +12,8 @@ import pytest
 from tests.simulation.campaign import new_folder
 from tests.simulation.matrix import Played, play
 
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.simulation.campaign import Summary, play
 
+pytestmark = pytest.mark.timeout(600)  # virtual time is cheap, but not free
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAST_SEEDS = 30
 SEEDS_UNTIL_FOUND_MAX = 25

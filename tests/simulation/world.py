@@ -144,6 +144,7 @@ class World:
             self.faults[f"a commit {outcome}"] += 1
             self.trace.note("disk", owner.process.name, outcome)
             site.failing = down_s
+            self.loop.call_later(1.0, self._must_be_gone, owner)
             return outcome
         self.crash(owner.shard, outcome, down_s)
         return "died"
@@ -292,6 +293,14 @@ class World:
         )
         down_s, site.failing = site.failing or 1.0, None
         self.loop.call_soon(self._bury_broken, owner, down_s)
+
+    def _must_be_gone(self, owner: Owner) -> None:
+        """A shard whose disk failed may not linger: its callers would wait for nothing."""
+        self.promises.hold(
+            "a failed store ends its owner at once",
+            self.sites[owner.shard].owner is not owner,
+            owner.process.name,
+        )
 
     def _bury_broken(self, owner: Owner, down_s: float) -> None:
         """The process of a store that failed ends, and its shard comes back after a while."""
