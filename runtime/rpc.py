@@ -24,6 +24,7 @@ from .codec import pack
 from .errors import (
     OutcomeUnknown,
     Overloaded,
+    PayloadTooLarge,
     ProtocolMismatch,
     ShardUnavailable,
     SystemFault,
@@ -42,6 +43,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_plain: Decode = msgspec.msgpack.Decoder().decode
 _wire_error_decoder = msgspec.msgpack.Decoder(tuple[str, str, dict[str, Any]])
 _SWEEP_S = 0.25
+MESSAGE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
+"""The largest arguments of a call, and the largest answer; a frame holds one and some more."""
 
 
 class Link(Protocol):
@@ -113,6 +116,9 @@ class Peer:
         """Send a call; `future` gets its answer."""
         if len(self._pending) >= limits.LINK_PENDING_CALLS_MAX:
             _fail(future, Overloaded(f"{len(self._pending)} calls wait for shard {self.shard}."))
+            return
+        if len(args) > MESSAGE_BYTES_MAX:
+            _fail(future, _too_large(f"the arguments of {method}", len(args)))
             return
         call_id = self._next_id
         self._next_id = call_id + 1
@@ -219,19 +225,26 @@ def _frames(pending: list[_Pending]) -> list[list[_Pending]]:
     """Cut into parts that keep to the bounds of a frame."""
     if len(pending) <= limits.FRAME_MESSAGES_MAX:
         size = sum(len(memoryview(p.call.args)) for p in pending)
-        if size <= limits.FRAME_BYTES_MAX // 2:
+        if size <= MESSAGE_BYTES_MAX:
             return [pending] if pending else []
     parts: list[list[_Pending]] = [[]]
     size = 0
     for entry in pending:
         length = len(memoryview(entry.call.args))
-        full = size + length > limits.FRAME_BYTES_MAX // 2
+        full = size + length > MESSAGE_BYTES_MAX
         if parts[-1] and (full or len(parts[-1]) >= limits.FRAME_MESSAGES_MAX):
             parts.append([])
             size = 0
         parts[-1].append(entry)
         size += length
     return parts
+
+
+def _too_large(what: str, size: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"{what} take(s) {size} bytes; at most {MESSAGE_BYTES_MAX} travel between shards.",
+        {"size": size},
+    )
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
@@ -366,11 +379,13 @@ class Session:
 
     def answer(self, call_id: int, ok: bool, body: bytes) -> None:
         """Queue an answer for the frame of this turn."""
+        if len(body) > MESSAGE_BYTES_MAX:
+            ok, body = False, pack(to_wire(_too_large("the answer", len(body))))
+        if self._bytes + len(body) > MESSAGE_BYTES_MAX:
+            self._flush()
         self._replies.append(Reply(call_id, ok, msgspec.Raw(body)))
         self._bytes += len(body)
-        if self._bytes > limits.FRAME_BYTES_MAX // 2:
-            self._flush()
-        elif not self._flushing:
+        if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 

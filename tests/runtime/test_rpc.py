@@ -14,6 +14,7 @@ from toque.runtime.errors import (
     InvalidArgument,
     OutcomeUnknown,
     Overloaded,
+    PayloadTooLarge,
     ProtocolMismatch,
     ShardUnavailable,
     to_wire,
@@ -222,16 +223,13 @@ async def test_answers_of_one_turn_leave_in_one_frame_with_the_epoch():
     assert [unpack(reply.body) for reply in frame.replies] == ["a", "b"]
 
 
-async def test_ownership_is_checked_before_answers_leave_unless_a_commit_just_did():
+async def test_ownership_is_checked_before_answers_leave():
     host, sent = Echo(), []
     session = Session(host, asyncio.get_running_loop(), sent.append)  # type: ignore[arg-type]
     host.store.durable_seq = 1
-    session.receive(frame_of("a"))
+    session.receive(frame_of("a", "b"))
     await turn()
-    assert host.store.checks == 0
-    session.receive(frame_of("b"))
-    await turn()
-    assert host.store.checks == 1
+    assert host.store.checks == 1  # once for all answers of a turn
     host.store.fenced = True
     session.receive(frame_of("c"))
     await turn()
@@ -247,3 +245,24 @@ async def test_a_caller_of_another_wire_version_is_told():
     await turn()
     (reply,) = unpack(sent[0], Frame).replies
     assert unpack(reply.body)[0] == ProtocolMismatch.code
+
+
+async def test_what_is_too_large_for_a_frame_is_refused_to_its_caller_alone():
+    links = ManualLinks()
+    router = router_over(links)
+    with pytest.raises(PayloadTooLarge):
+        await router.call(REF, "m", b"x" * limits.FRAME_BYTES_MAX)
+    future = router.call(REF, "m")
+    links.on_up(1)
+    await turn()
+    assert [len(frame.calls) for frame in links.frames] == [1]
+    host, sent = Echo(), []
+    session = Session(host, asyncio.get_running_loop(), sent.append)  # type: ignore[arg-type]
+    session.answer(1, True, b"x" * limits.FRAME_BYTES_MAX)
+    session.answer(2, True, pack("small"))
+    await turn()
+    replies = {reply.id: reply for raw in sent for reply in unpack(raw, Frame).replies}
+    assert unpack(replies[1].body)[0] == PayloadTooLarge.code
+    assert replies[2].ok
+    router.close()
+    await asyncio.gather(future, return_exceptions=True)
