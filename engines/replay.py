@@ -123,15 +123,28 @@ class Execution(Attempts):
 
     # --- events in --------------------------------------------------------------------------
 
-    def begin(self, coro: Coroutine[Any, Any, Any], started_ms: int, now_ms: int) -> None:
-        """Run `run` from its start: through the record if there is one, then on."""
+    def begin(
+        self, coro: Coroutine[Any, Any, Any], started_ms: int, now_ms: int, most: int = -1
+    ) -> bool:
+        """Run `run` from its start: through the record if there is one, then on.
+
+        False: `most` outcomes were replayed and more are left; `replay` goes on. Until it has
+        given True nothing else may be asked of this object than `buffer_event` and `close`.
+        """
         self.loop.now_ms = started_ms
         self.now_ms = now_ms
         self._main = self.loop.start_main(coro)
         self._main.add_done_callback(self._main_done)
         self._run()
-        self._replay()
+        return self.replay(now_ms, most)
+
+    def replay(self, now_ms: int, most: int = -1) -> bool:
+        """Replay at most so many outcomes more; True: all is replayed, and `run` goes on."""
+        self.now_ms = now_ms
+        if not self._replay(most):
+            return False
         self.tick(now_ms)
+        return True
 
     def tick(self, now_ms: int) -> None:
         """Deliver what is due and what has come."""
@@ -303,22 +316,26 @@ class Execution(Attempts):
 
     # --- replay -----------------------------------------------------------------------------
 
-    def _replay(self) -> None:
+    def _replay(self, most: int) -> bool:
         claimed = self._claimed
         if claimed is None:
             self._shift_up_to(None)
-            return
+            return True
         while self._queue and self.outcome is None:
+            if not most:
+                return False
+            most -= 1
             self._shift_up_to(self._queue[0].order)
             record = self._queue.popleft()
             claim = claimed.get(record.ident)
             if claim is None or _is_given_up(claim):
                 self._diverged("run() waits", [record])
-                return
+                return True
             self._release(claim, record)
         self._shift_up_to(None)
         if self.outcome is None or self.outcome.error is None:
             self._reach_end(claimed)
+        return True
 
     def _reach_end(self, claimed: dict[str, Claim | DurableTimer]) -> None:
         """The record is used up: whatever is in it must have been asked for."""
