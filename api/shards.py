@@ -65,6 +65,7 @@ class ShardSettings:
         commit_delay: for the inline writer.
         synchronous: see `SqliteStore.open`.
         store: the class that opens the file (simulation watches its commits).
+        memory_bytes: how much memory the process has; see `Host`.
         faults: deliberate faults.
     """
 
@@ -76,6 +77,7 @@ class ShardSettings:
     commit_delay: Callable[[], float] | None = None
     synchronous: Literal["FULL", "NORMAL", "OFF"] = "FULL"
     store: type[SqliteStore] = SqliteStore
+    memory_bytes: Callable[[], int] | None = None
     faults: Faults = field(default_factory=Faults)
 
 
@@ -187,6 +189,7 @@ def open_shard(
         {},
         on_broken=on_broken,
         faults=settings.faults.host,
+        memory_bytes=settings.memory_bytes,
     )
     reporter = Reporter(loop, router.call, _peeker(host)) if is_data else None
     host.set_envs(_envs(settings, host, reporter, code_host))

@@ -38,6 +38,7 @@ from ..runtime.errors import WorkflowLoadError
 from ..runtime.frames_socket import runtime_directory
 from ..runtime.ids import EntityRef
 from ..runtime.link_local import LocalLinks
+from ..runtime.memory import resident_bytes
 from ..runtime.rpc import Router
 from .client import Client
 from .client_embedded import EmbeddedBackend
@@ -232,7 +233,9 @@ async def _embedded(
             created_ms=clock.now_ms(),
         )
         stack.callback(directory.close)
-        settings = ShardSettings(directory.placement, objects=app.objects)
+        settings = ShardSettings(
+            directory.placement, objects=app.objects, memory_bytes=resident_bytes
+        )
         run_dir = runtime_directory(f"e-{directory_id(str(directory.path))}")
         links = LocalLinks(loop)
         opened: list[OpenShard] = []

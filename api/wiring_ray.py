@@ -23,6 +23,7 @@ from ..runtime.clock import SystemClock
 from ..runtime.datadir import DataDir, store_path
 from ..runtime.entropy import SystemEntropy
 from ..runtime.link_socket import SocketLinks
+from ..runtime.memory import resident_bytes
 from ..runtime.rpc import Router
 from .shards import OpenShard, ShardSettings, open_shard
 from .wiring import DEFAULT_ACCOUNT, App, Runtime, place_code
@@ -119,7 +120,7 @@ async def build_shard(spec: ShardSpec) -> OpenShard:
     return open_shard(
         spec.shard,
         store_path(Path(spec.data_dir), spec.shard),
-        ShardSettings(spec.placement, objects=app.objects),
+        ShardSettings(spec.placement, objects=app.objects, memory_bytes=resident_bytes),
         loop=loop,
         clock=SystemClock(),
         entropy=entropy,

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..runtime.codec import encode_json
 from ..runtime.ids import split_engine_key, stable_hash
+from ..runtime.limits import REPLAYED_PER_TURN_MAX
 from .bodies import Bodies
 from .claims import Claim
 from .failures import RecordedError, record_of
@@ -37,12 +38,14 @@ class LocalRun:
     """
 
     __slots__ = (
+        "_acts",
         "_bodies",
         "_claims",
         "_definition",
         "_execution",
         "_hooks",
         "_is_closed",
+        "_loop",
         "_notes",
         "_plan",
         "_tag",
@@ -60,9 +63,11 @@ class LocalRun:
         self._plan = plan
         self._definition = definition
         self._hooks = hooks
+        self._loop = loop
         self._is_closed = False
         self._notes = notes
         self._tag = Notes.tag(plan.key)
+        self._acts: list[tuple[str, tuple[Any, ...]]] | None = None
         self._claims: dict[int, Claim] = {}
         self._execution = Execution(
             Journal.of(plan.records),
@@ -82,8 +87,8 @@ class LocalRun:
             unfenced=hooks.unfenced,
         )
 
-    def begin(self) -> Turn:
-        """See `run_port.Run`."""
+    def begin(self) -> Turn | None:
+        """See `run_port.Run`. A long replay is done in slices, and the rest told later."""
         plan, execution = self._plan, self._execution
         if self._notes is not None:
             self._notes.enter(LOOP, self._tag)
@@ -99,13 +104,22 @@ class LocalRun:
         except BaseException as error:  # the author's constructor, or params of another type
             execution.fail(record_of(error))
         else:
-            execution.begin(coro, plan.started_ms, plan.now_ms)
+            most = REPLAYED_PER_TURN_MAX
+            if not execution.begin(coro, plan.started_ms, plan.now_ms, most):
+                self._acts = []
+                self._loop.call_soon(self._replay_on)
         plan.records = []  # the journal holds them now
-        return self._turn()
+        if self._acts is None:
+            return self._turn()
+        self._leave()
+        return None
 
-    def act(self, what: str, now_ms: int, *args: Any) -> Turn:
-        """See `run_port.Run`."""
+    def act(self, what: str, now_ms: int, *args: Any) -> Turn | None:
+        """See `run_port.Run`. What comes during a long replay is done after it."""
         assert what in ACTS, what
+        if self._acts is not None:
+            self._acts.append((what, args))
+            return None
         if self._notes is not None:
             self._notes.enter(LOOP, self._tag)
         getattr(self._execution, what)(now_ms, *args)
@@ -142,10 +156,34 @@ class LocalRun:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _turn(self) -> Turn:
-        """Take what the execution has brought; bodies that it gave up stop at once."""
+    def _replay_on(self) -> None:
+        """The next slice of a long replay; others of the shard had their turn meanwhile."""
+        if self._is_closed:
+            return
+        if self._notes is not None:
+            self._notes.enter(LOOP, self._tag)
+        now_ms = self._hooks.now_ms()
+        try:
+            if not self._execution.replay(now_ms, REPLAYED_PER_TURN_MAX):
+                self._loop.call_soon(self._replay_on)
+                self._leave()
+                return
+            acts, self._acts = self._acts or [], None
+            for what, args in acts:
+                getattr(self._execution, what)(now_ms, *args)
+            turn = self._turn()
+        except Exception as error:
+            self._hooks.lost(self, error)
+            return
+        self._hooks.turned(self, turn)
+
+    def _leave(self) -> None:
         if self._notes is not None:
             self._notes.leave(LOOP)
+
+    def _turn(self) -> Turn:
+        """Take what the execution has brought; bodies that it gave up stop at once."""
+        self._leave()
         execution = self._execution
         records = list(execution.dirty.values())
         execution.dirty.clear()

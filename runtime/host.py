@@ -38,6 +38,7 @@ from .outbox import INBOX, OUTBOX, TOLD, Outbox, Told
 from .rpc import Answer, Router
 from .storage import KV
 from .store import Store
+from .sweeper import Sweeper
 from .tables import Table
 
 SYSTEM_TABLES: tuple[Table, ...] = (KV, ALARMS, OUTBOX, INBOX)
@@ -71,6 +72,7 @@ class Host:
         envs: what each kind's constructor gets as `env`.
         on_broken: called once when the store takes no more commits.
         faults: deliberate faults for checkers.
+        memory_bytes: how much memory the process has; None: don't look.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Host:
         envs: Mapping[str, Any],
         on_broken: Callable[[BaseException], None] | None = None,
         faults: HostFaults | None = None,
+        memory_bytes: Callable[[], int] | None = None,
     ) -> None:
         self.shard = shard
         self.store = store
@@ -104,7 +107,8 @@ class Host:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.alarms = AlarmDriver(store, clock, entropy, loop, self._fire_alarm)
         self.outbox = Outbox(store, loop, self._send_told)
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeper = Sweeper(loop, self._live, self.end, memory_bytes)
+        self._store_looker: asyncio.TimerHandle | None = None
         self._closed = False
         self.calls = 0
         self.resets = 0
@@ -122,7 +126,8 @@ class Host:
         for kind, cls in self._classes.items():
             for key in cls.resume_keys(self.store):
                 self.loop.call_soon(self._resume, EntityRef(kind, key))
-        self._sweep_later()
+        self._sweeper.start()
+        self._look_at_store()
 
     def _resume(self, ref: EntityRef) -> None:
         if self._closed:
@@ -160,6 +165,8 @@ class Host:
                 activation.out.wrote(seq)
             activation.entity = cls(activation, self._envs.get(ref.kind))
             self._live[ref] = activation
+            if len(self._live) > limits.ENTITIES_LIVE_MAX:
+                self._sweeper.relieve()
         return activation
 
     def end(self, activation: Activation) -> None:
@@ -201,30 +208,22 @@ class Host:
             if self._on_broken is not None:
                 self._on_broken(error)
 
-    def _sweep_later(self) -> None:
-        if not self._closed:
-            self._sweeper = self.loop.call_later(limits.IDLE_EVICTION_MS / 2000, self._sweep)
-
-    def _sweep(self) -> None:
-        """Evict what has been idle for long; under pressure, what has been idle at all."""
+    def _look_at_store(self) -> None:
+        """Notice a broken store although nobody writes."""
         if self.store.broken is not None:
             self._store_broke(self.store.broken)
-            return
-        oldest = self.loop.time() - limits.IDLE_EVICTION_MS / 1000
-        if len(self._live) > limits.ENTITIES_LIVE_MAX:
-            oldest = self.loop.time()
-        for activation in list(self._live.values()):
-            if activation.last_used <= oldest and activation.idle:
-                self.end(activation)
-        self._sweep_later()
+        if not self._closed:
+            delay_s = limits.IDLE_EVICTION_MS / 2000
+            self._store_looker = self.loop.call_later(delay_s, self._look_at_store)
 
     def close(self) -> None:
         """Deliver no more, end all activations. The store stays open."""
         if self._closed:
             return
         self._closed = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._sweeper.close()
+        if self._store_looker is not None:
+            self._store_looker.cancel()
         self.alarms.close()
         self.outbox.close()
         for task in self._tasks:
@@ -427,6 +426,7 @@ class Host:
             "live_entities": len(self._live),
             "calls": self.calls,
             "resets": self.resets,
+            "hibernated": self._sweeper.ended,
             "alarms_fired": self.alarms.fired,
             "alarm_late_ms_max": self.alarms.late_ms_max,
             "outbox_waiting": self.outbox.waiting,

@@ -21,7 +21,9 @@ from toque.runtime.errors import (
 )
 from toque.runtime.host import HostFaults
 from toque.runtime.ids import EntityRef
+from toque.runtime.memory import resident_bytes
 from toque.runtime.simloop import VirtualTimeLoop
+from toque.runtime.sweeper import Sweeper
 
 pytestmark = pytest.mark.loop(factory=VirtualTimeLoop)
 
@@ -307,6 +309,45 @@ async def test_an_idle_entity_is_evicted_and_a_busy_one_is_not(tmp_path):
     assert await nap == "rested"
     assert await cluster.router.call(ref("idle"), "value") == 1
     await cluster.close()
+
+
+async def test_the_idle_leave_at_once_when_there_are_too_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "ENTITIES_LIVE_MAX", 20)
+    monkeypatch.setattr(limits, "SWEPT_PER_TURN_MAX", 3)
+    cluster = Cluster(tmp_path, CLASSES)
+    nap = cluster.router.call(ref("busy"), "nap", 30.0, timeout_ms=100_000)
+    for number in range(20):
+        await cluster.router.call(ref(f"e{number}"), "add", 1)
+    await asyncio.sleep(2 * limits.PRESSURE_IDLE_MS / 1000)
+    assert Counter.evicted == []
+    await cluster.router.call(ref("one more"), "add", 1)
+    await asyncio.sleep(0.1)
+    assert Counter.evicted == [f"e{number}" for number in range(20)]
+    assert cluster.hosts["d0"].statistics()["hibernated"] == 20
+    assert await nap == "rested"
+    assert await cluster.router.call(ref("e3"), "value") == 1
+    await cluster.close()
+
+
+async def test_the_idle_leave_at_once_when_memory_is_short(tmp_path):
+    cluster = Cluster(tmp_path, CLASSES)
+    memory = [limits.SHARD_MEMORY_BYTES_MAX]
+    host = cluster.hosts["d0"]
+    host._sweeper.close()
+    host._sweeper = Sweeper(cluster.loop, host._live, host.end, lambda: memory[0])
+    host._sweeper.start()
+    await cluster.router.call(ref("a"), "add", 1)
+    await asyncio.sleep(5)
+    assert Counter.evicted == []
+    memory[0] += 1
+    await asyncio.sleep(2)
+    assert Counter.evicted == ["a"]
+    assert await cluster.router.call(ref("a"), "value") == 1
+    await cluster.close()
+
+
+def test_this_process_has_some_memory():
+    assert 1_000_000 < resident_bytes() < 1 << 45
 
 
 async def test_an_entity_may_ask_to_leave(tmp_path):

@@ -37,13 +37,15 @@ class Hooks:
     def begin(self, run: str, step: str, attempt: int, seen: list[Any], once: bool) -> int:
         world, name = self._world, self._process.name
         world.bodies.seen(run, [(step_name, token) for step_name, token in seen if token])
-        if self.owner is not None and not self.owner.fenced:
+        fenced = self.owner is not None and self.owner.fenced
+        if self.owner is not None and not fenced:
             world.promises.hold(
                 "user code runs only in a slot",
                 world.disk.is_running(run),
                 f"{run} {step}: attempt {attempt} began on {name}, its row is not running",
             )
-        token = world.bodies.begin((run, step, attempt), name, world.loop.time(), once)
+        now_s = world.loop.time()
+        token = world.bodies.begin((run, step, attempt), name, now_s, once, fenced=fenced)
         world.trace.note("body", name, run, step, attempt, "is", token)
         return token
 

@@ -95,15 +95,26 @@ class Bodies:
         self.executions: list[Execution] = []
 
     def begin(
-        self, execution_of: tuple[str, str, int], process: str, now_s: float, once: bool
+        self,
+        execution_of: tuple[str, str, int],
+        process: str,
+        now_s: float,
+        once: bool,
+        *,
+        fenced: bool = False,
     ) -> int:
-        """A body starts; gives its token, which is its result."""
+        """A body starts; gives its token, which is its result.
+
+        A process that hung after an attempt was made durable, and wakes when another owner has
+        repeated it, begins that attempt late: no check on its side can be quick enough.
+        """
         run, step_name, attempt = execution_of
         self._runs.add(run)
         step = self._steps.setdefault((run, step_name), _Step())
+        known = [e.attempt for e in step.executions]
         self._promises.hold(
             "recorded step never runs again",
-            step.visible is None,
+            step.visible is None or (fenced and attempt < max(known, default=0)),
             f"{run} {step_name}: attempt {attempt} began on {process} although the result",
             f"{step.visible} was visible",
         )
@@ -113,7 +124,6 @@ class Bodies:
                 not step.executions,
                 f"{run} {step_name}: a step with no retries began a second time on {process}",
             )
-        known = [e.attempt for e in step.executions]
         self._promises.hold(
             "attempts have numbers of their own",
             attempt not in known,
