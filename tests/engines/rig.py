@@ -26,6 +26,7 @@ from toque.engines.workflow import WorkflowDefinition, definition_of
 from toque.runtime import limits
 from toque.runtime.codec import decode_json, encode_json
 from toque.runtime.entropy import SeededEntropy
+from toque.runtime.errors import Overloaded
 from toque.runtime.host import Host, tables_of
 from toque.runtime.ids import EntityRef, Placement
 from toque.runtime.link_local import LocalLinks
@@ -259,6 +260,8 @@ class Rig:
             if self.crashes != crashes:
                 reading.cancel()
                 return None
+        if isinstance(reading.exception(), Overloaded):
+            return None
         return view_of(reading.result())
 
     async def pass_time(self, seconds: float) -> None:
