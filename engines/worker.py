@@ -140,7 +140,10 @@ class Worker:
         if hosted is None:
             return
         hooks = RunHooks(
-            partial(self._turned, go.run, hosted), _never, hosted.payloads.__getitem__, self.now_ms
+            partial(self._turned, go.run, hosted),
+            partial(self._broke, go.run),
+            hosted.payloads.__getitem__,
+            self.now_ms,
         )
         try:
             hosted.run = self._host.open(hosted.plan, hooks)
@@ -204,6 +207,9 @@ class Worker:
         if turn.outcome is not None:
             self._close(say.Close(number))
 
+    def _broke(self, number: int, run: Run, error: Exception) -> None:
+        self._failed(number, error)
+
     def _failed(self, number: int, error: Exception) -> None:
         _log.error("run %d can't be had: %r", number, error)
         self.out.put(say.Failed(number, to_wire(error)))
@@ -212,7 +218,3 @@ class Worker:
 
 def _unheard(frame: bytes) -> None:
     """Until the link is up there is nobody to tell."""
-
-
-def _never(run: Run, error: Exception) -> None:
-    raise AssertionError("a run in this process is never lost")
