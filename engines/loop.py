@@ -27,6 +27,7 @@ from .failures import LimitExceeded, StepMisuse
 _log = logging.getLogger("toque.engines")
 _WAIT_FOR_CODE = getattr(asyncio.wait_for, "__code__", None)
 _FRAMES_UP_TO_WAIT_FOR = 4
+_CLOSES_MAX = 10
 
 
 class Lineage:
@@ -318,11 +319,15 @@ def _info_of(context: dict[str, Any]) -> BaseException | None:
 
 
 def _close_quietly(coro: Any) -> None:
-    try:
-        coro.close()
-    except BaseException as error:
-        # a `finally` of the author's that awaits, raises or exits: nobody is left to tell
-        _log.debug("closing %r: %r", coro, error)
+    for _ in range(_CLOSES_MAX):
+        try:
+            coro.close()
+        except BaseException as error:
+            # A `finally` that awaits, raises or exits: nobody is left to tell. One that awaits
+            # (`asyncio.TaskGroup` has one) is still there, and would complain to the collector.
+            _log.debug("closing %r: %r", coro, error)
+        else:
+            return
 
 
 def _called_by_wait_for() -> bool:
