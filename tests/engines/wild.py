@@ -42,11 +42,11 @@ def program(rng: Random, depth: int = 0) -> Node:
         "first_cancel", "completed", "timeout", "wait_for", "queue", "lock", "semaphore",
         "event", "task", "shield", "declared", "sets",
     )  # fmt: skip
-    if depth >= DEPTH_MAX or (depth and rng.random() < 0.45):
+    if depth >= DEPTH_MAX or (depth and rng.random() < 0.35):
         kind = rng.choice(leaves)
         return kind, rng.choice(NAMES), rng.randrange(1, 50), rng.choice(EVENT_TYPES)
     kind = rng.choice(nests)
-    parts = tuple(program(rng, depth + 1) for _ in range(rng.randrange(1, 4)))
+    parts = tuple(program(rng, depth + 1) for _ in range(rng.randrange(1, 4) + 2 * (not depth)))
     return kind, rng.randrange(1, 40), parts
 
 
