@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .journal import DO, SLEEP, TIMER, WAIT, Record
+from .journal import DO, SLEEP, TIMER, UNDO, WAIT, Record
 
 if TYPE_CHECKING:
     from .step import BodyCall
@@ -22,14 +22,20 @@ current_body: contextvars.ContextVar[str] = contextvars.ContextVar("toque_step_b
 class Claim:
     """A record that `run` has asked for in this life of the instance."""
 
-    __slots__ = ("body", "context", "decode", "future", "record")
+    __slots__ = ("_future", "body", "context", "decode", "record")
 
-    def __init__(self, record: Record, future: asyncio.Future[Any]) -> None:
+    def __init__(self, record: Record, future: asyncio.Future[Any] | None = None) -> None:
         self.record = record
-        self.future = future
+        self._future = future
         self.decode: Callable[[Record], Any] | None = None
         self.body: BodyCall | None = None
         self.context: contextvars.Context | None = None
+
+    @property
+    def future(self) -> asyncio.Future[Any]:
+        """What `run` waits for."""
+        assert self._future is not None, "a rollback has none"
+        return self._future
 
 
 class Deadline:
@@ -43,5 +49,5 @@ class Deadline:
 
 def shown(record: Record) -> str:
     """A record in messages."""
-    what = {DO: "step", SLEEP: "sleep", WAIT: "wait", TIMER: "timer"}[record.kind]
+    what = {DO: "step", SLEEP: "sleep", WAIT: "wait", TIMER: "timer", UNDO: "rollback"}[record.kind]
     return f"{what} {record.public_name!r} (record {record.ordinal})"

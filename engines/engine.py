@@ -183,6 +183,10 @@ class Engine(InstanceOperations):
         self._rows.note_status(instance, now_ms)
         if is_first:
             instance.started_ms = now_ms
+        if instance.undo is not None:
+            self._roll_back(now_ms)
+            self._flush()
+            return True
         self._go_on(now_ms, is_first=is_first)
         self._flush()
         return True

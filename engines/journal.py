@@ -67,7 +67,7 @@ REQUESTS = Table(
 )
 
 # kinds of records
-DO, SLEEP, WAIT, TIMER = "do", "sleep", "wait", "timer"
+DO, SLEEP, WAIT, TIMER, UNDO = "do", "sleep", "wait", "timer", "undo"
 # states of records
 RUNNING, PENDING, DONE, FAILED, CANCELLED = range(5)
 """An attempt is in flight | waits for its time or event | outcomes | `run` gave it up."""
@@ -107,6 +107,8 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
         expires_ms: when it is to be deleted.
         lineage_run: the run that the oldest records are of, if it was restarted from a step.
         forked: such a restart has just been made: results of steps that were under way count.
+        has_undo: there are steps with a rollback.
+        undo: the rollback that is under way, wanted or over.
         sweep_from: records from that ordinal on are still to be deleted; 0: none.
     """
 
@@ -153,6 +155,8 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     lineage_run: str = ""
     forked: bool = False
     sweep_from: int = 0
+    has_undo: bool = False
+    undo: Undoing | None = None
 
     def row(self, entity: str, workflow_uuid: str) -> Row:
         """As a row of `INSTANCES`."""
@@ -175,6 +179,20 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     def from_row(cls, row: Row) -> Instance:
         """The instance that `row` made."""
         return unpack(row[-1], cls)
+
+
+class Undoing(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A rollback.
+
+    Attributes:
+        is_terminated: it was asked for, and the instance is `terminated` after it.
+        outcome: `complete` or `failed`; empty before its end.
+        error: why it failed.
+    """
+
+    is_terminated: bool
+    outcome: str = ""
+    error: RecordedError | None = None
 
 
 class Tombstone(msgspec.Struct, array_like=True, gc=False):
@@ -234,6 +252,7 @@ class Record(msgspec.Struct, array_like=True):
         error: why it failed; while a delay function is asked, what it is asked about.
         event_type, event_at_ms, event_seq: of a wait: the event's type, time and number.
         after: the newest `order` when it began.
+        undo: settings of its rollback, if it has one.
         began_no, ended_no: numbers of these transitions among the instance's events (`watch`).
         delay_ms: the newest wait that a delay function told; None: none so far.
         deadline_ms: when the whole step is out of time; 0: never.
@@ -265,11 +284,12 @@ class Record(msgspec.Struct, array_like=True):
     deadline_ms: int = 0
     after: int = 0
     event_seq: int = 0
+    undo: Resolved | None = None
 
     @property
     def public_name(self) -> str:
         """As the API shows it."""
-        return f"{self.name}-{self.count}"
+        return f"{'rollback ' if self.kind == UNDO else ''}{self.name}-{self.count}"
 
     @property
     def is_over(self) -> bool:
@@ -319,7 +339,7 @@ class Record(msgspec.Struct, array_like=True):
         """It is over."""
         self.state = state
         self.ended_ms = now_ms
-        self.due_ms = 0 if self.kind == DO else self.due_ms
+        self.due_ms = 0 if self.kind in (DO, UNDO) else self.due_ms
 
 
 def record_from_row(row: Row) -> Record:

@@ -28,10 +28,11 @@ from ..runtime.errors import (
 )
 from ..runtime.ids import split_engine_key
 from .env import EngineEnv
-from .failures import InstanceCrashed, RecordedError, WorkflowStuck, record_of
-from .journal import Instance
+from .failures import FAILED, InstanceCrashed, RecordedError, WorkflowStuck, record_of
+from .journal import Instance, Undoing
 from .ports import StatusReport
 from .present import instance_view
+from .rollback import is_undone
 from .rows import InstanceRows
 from .run_port import Plan, Run, RunHooks, Starts, Turn
 from .status import FINISHED, HOLDS_SLOT, SLOT_STATES, Event, move
@@ -131,6 +132,7 @@ class InstanceLife(DurableObject):
             instance.pauses,
             instance.lineage_run,
             instance.forked,
+            self._undo_error(instance),
         )
         hooks = RunHooks(
             self._turned,
@@ -176,11 +178,17 @@ class InstanceLife(DurableObject):
         instance.step_count = turn.shown
         if instance.forked:
             instance.forked, self._is_changed = False, True
+        if not instance.has_undo and any(map(is_undone, turn.records)):
+            instance.has_undo = self._is_changed = True
         outcome = turn.outcome
         if outcome is not None:
-            event: Event = "complete" if outcome.error is None else "fail"
-            self._finish(now_ms, event, outcome.output, outcome.error)
-        elif not turn.is_busy:
+            if instance.status == "rollingBack":
+                self._rolled_back(now_ms, outcome.error)
+            elif outcome.error is None:
+                self._finish(now_ms, "complete", outcome.output, None)
+            else:
+                self._fail(now_ms, outcome.error)
+        elif not turn.is_busy and instance.status != "rollingBack":
             self._park(turn, now_ms)
         else:
             self._starts += turn.starts
@@ -214,6 +222,8 @@ class InstanceLife(DurableObject):
             self._must_report = False
             if not instance.sweep_from:  # else when all is swept
                 report = self._status_report(instance)
+        if instance.status == "rollingBack" and self._run is None and self._due_timer is None:
+            self.ctx.when_durable(self._unwind)
         starts, self._starts = self._starts, []  # a list of this event's own: the next adds to it
         if starts or report is not None:
             self.ctx.when_durable(partial(self._committed, report, self._run, starts))
@@ -313,7 +323,7 @@ class InstanceLife(DurableObject):
                 "run() waits for something that nothing can bring about: no step, sleep or event "
                 "wait is left. Is there a future that nobody completes, or a lock held twice?"
             )
-            self._finish(now_ms, "fail", None, record_of(error))
+            self._fail(now_ms, record_of(error))
             return
         if instance.status == "waitingForPause":
             self._quiesce(now_ms, due_ms, turn.awaited)
@@ -349,13 +359,54 @@ class InstanceLife(DurableObject):
 
     def _wake(self, now_ms: int) -> None:
         """Ask for a slot again; what has come is delivered once it is granted."""
+        self._queue(now_ms, "wake")
+
+    def _queue(self, now_ms: int, event: Event) -> None:
         instance = self._existing()
-        instance.status = move(instance.status, "wake")
+        instance.status = move(instance.status, event)
         instance.turn += 1
         instance.awakened = instance.started_ms is not None
         instance.queued_ms = now_ms
         instance.wake_ms = 0
         self._changed(now_ms)
+
+    def _fail(self, now_ms: int, error: RecordedError) -> None:
+        """`run` has failed: undo what it did, if its steps say how; else that is the end."""
+        instance = self._existing()
+        if not instance.has_undo or error.name == "NonDeterminism":  # it would not repeat itself
+            self._finish(now_ms, "fail", None, error)
+            return
+        instance.error = error
+        instance.undo = Undoing(is_terminated=False)
+        self._roll_back(now_ms)
+
+    def _roll_back(self, now_ms: int) -> None:
+        """Let `run` go; when all is written it is executed anew for its rollbacks (`_flush`)."""
+        instance = self._existing()
+        instance.status = move(instance.status, "roll_back")
+        self._drop_run()
+        self._changed(now_ms)
+
+    def _undo_error(self, instance: Instance) -> RecordedError | None:
+        if instance.status != "rollingBack":
+            return None
+        return instance.error or RecordedError(FAILED, "Terminated", "the instance is terminated")
+
+    @whole
+    def _unwind(self) -> None:
+        instance = self._instance
+        if instance is not None and instance.status == "rollingBack":
+            self._keep_running()
+            self._flush()
+
+    def _rolled_back(self, now_ms: int, error: RecordedError | None) -> None:
+        instance = self._existing()
+        assert instance.undo is not None
+        instance.undo = Undoing(
+            instance.undo.is_terminated, "complete" if error is None else "failed", error
+        )
+        event: Event = "terminate" if instance.undo.is_terminated else "fail"
+        self._finish(now_ms, event, None, instance.error)
 
     def _finish(
         self, now_ms: int, event: Event, output: bytes | None, error: RecordedError | None

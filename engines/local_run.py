@@ -17,9 +17,10 @@ from ..runtime.limits import REPLAYED_PER_TURN_MAX
 from .bodies import Bodies
 from .claims import Claim
 from .failures import RecordedError, record_of
-from .journal import Journal, Record
+from .journal import UNDO, Journal, Record
 from .notes import LOOP, Notes
 from .replay import Execution
+from .rollback import Unwinding
 from .run_port import ACTS, BodyRunner, Plan, RunHooks, Starts, Turn
 from .step import WorkflowStep
 from .workflow import WorkflowDefinition
@@ -69,7 +70,7 @@ class LocalRun:
         self._tag = Notes.tag(plan.key)
         self._acts: list[tuple[str, tuple[Any, ...]]] | None = None
         self._claims: dict[int, Claim] = {}
-        self._execution = Execution(
+        self._execution: Execution | Unwinding = Execution(
             Journal.of(plan.records),
             stable_hash(plan.lineage_run or plan.run_id),
             f"workflow {plan.workflow!r}",
@@ -77,6 +78,7 @@ class LocalRun:
             plan.pauses,
             definition.returns,
             plan.forked,
+            plan.undo_error is not None,
         )
         self._bodies = Bodies(
             loop,
@@ -90,6 +92,7 @@ class LocalRun:
     def begin(self) -> Turn | None:
         """See `run_port.Run`. A long replay is done in slices, and the rest told later."""
         plan, execution = self._plan, self._execution
+        assert isinstance(execution, Execution)
         if self._notes is not None:
             self._notes.enter(LOOP, self._tag)
         for event in plan.events:
@@ -110,6 +113,7 @@ class LocalRun:
                 self._loop.call_soon(self._replay_on)
         plan.records = []  # the journal holds them now
         if self._acts is None:
+            self._replayed(plan.now_ms)
             return self._turn()
         self._leave()
         return None
@@ -164,10 +168,13 @@ class LocalRun:
             self._notes.enter(LOOP, self._tag)
         now_ms = self._hooks.now_ms()
         try:
-            if not self._execution.replay(now_ms, REPLAYED_PER_TURN_MAX):
+            execution = self._execution
+            assert isinstance(execution, Execution)
+            if not execution.replay(now_ms, REPLAYED_PER_TURN_MAX):
                 self._loop.call_soon(self._replay_on)
                 self._leave()
                 return
+            self._replayed(now_ms)
             acts, self._acts = self._acts or [], None
             for what, args in acts:
                 getattr(self._execution, what)(now_ms, *args)
@@ -176,6 +183,14 @@ class LocalRun:
             self._hooks.lost(self, error)
             return
         self._hooks.turned(self, turn)
+
+    def _replayed(self, now_ms: int) -> None:
+        """If the instance rolls back, what has been executed was for its handlers only."""
+        why, execution = self._plan.undo_error, self._execution
+        if why is not None and isinstance(execution, Execution):
+            self._execution = unwinding = Unwinding(execution.journal, execution.handlers, why)
+            execution.close()
+            unwinding.begin(now_ms)
 
     def _leave(self) -> None:
         if self._notes is not None:
@@ -219,7 +234,7 @@ class LocalRun:
         if self._notes is not None:
             self._notes.enter(LOOP, self._tag)
         result = None
-        if error is None:
+        if error is None and claim.record.kind != UNDO:
             name = claim.record.public_name
             try:
                 result = encode_json(

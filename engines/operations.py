@@ -13,8 +13,8 @@ from typing import Final
 from ..runtime.codec import NULL
 from ..runtime.errors import EntityReset, InvalidArgument
 from .deletion import DeletableInstance
-from .failures import StepNotFound
-from .journal import DO, SLEEP, TIMER, WAIT, Instance, Pause, Record
+from .failures import NON_RETRYABLE, RecordedError, StepNotFound
+from .journal import DO, SLEEP, TIMER, WAIT, Instance, Pause, Record, Undoing
 from .life import whole
 from .status import move
 from .views import InstanceView
@@ -27,12 +27,41 @@ class InstanceOperations(DeletableInstance):
     """See the module's description."""
 
     @whole
-    def terminate(self, request_id: str) -> InstanceView:
-        """End the instance at once; bodies in flight are cancelled, their results refused."""
-        return self._once(request_id, self._terminate)
+    def terminate(self, request_id: str, rollback: bool = False) -> InstanceView:
+        """End the instance at once; bodies in flight are cancelled, their results refused.
+
+        With `rollback`, what its steps did is undone first, as far as they say how.
+        """
+
+        def act(now_ms: int) -> None:
+            if rollback and self._existing().has_undo:
+                self._undo(now_ms)
+            else:
+                self._terminate(now_ms)
+
+        return self._once(request_id, act)
 
     def _terminate(self, now_ms: int) -> None:
-        self._finish(now_ms, "terminate", None, None)
+        instance = self._existing()
+        move(instance.status, "terminate")
+        if instance.status == "rollingBack":
+            error = RecordedError(NON_RETRYABLE, "Terminated", "the instance was terminated")
+            instance.undo = Undoing(True, "failed", error)
+        else:
+            instance.undo = None
+        self._finish(now_ms, "terminate", None, instance.error)
+
+    def _undo(self, now_ms: int) -> None:
+        """Roll back, at once or as soon as there is a slot for it."""
+        instance = self._existing()
+        before = instance.status
+        after = move(before, "roll_back")
+        instance.undo = Undoing(is_terminated=True)
+        self._is_changed = True
+        if after == "rollingBack":
+            self._roll_back(now_ms)
+        elif before != "queued":
+            self._queue(now_ms, "roll_back")
 
     @whole
     def pause(self, request_id: str) -> InstanceView:
@@ -155,7 +184,8 @@ class InstanceOperations(DeletableInstance):
         instance.ended_ms = None
         instance.expires_ms = instance.wake_ms = 0
         instance.awaited = ()
-        instance.output = instance.error = None
+        instance.output = instance.error = instance.undo = None
+        instance.has_undo = instance.has_undo and target is not None
         instance.turn += 1
         instance.awakened = target is not None
         later_ms = max(now_ms, instance.modified_ms + 1, instance.queued_ms + 1)

@@ -10,11 +10,25 @@ from typing import Any
 
 from ..runtime.codec import NULL
 from .failures import RecordedError
-from .journal import CANCELLED, DO, DONE, FAILED, PENDING, SLEEP, TIMER, Attempt, Instance, Record
+from .journal import (
+    CANCELLED,
+    DO,
+    DONE,
+    FAILED,
+    PENDING,
+    SLEEP,
+    TIMER,
+    UNDO,
+    WAIT,
+    Attempt,
+    Instance,
+    Record,
+    Undoing,
+)
 from .status import FINISHED
-from .views import AttemptView, ErrorView, InstanceView, StepView
+from .views import AttemptView, ErrorView, InstanceView, RollbackView, StepView
 
-_TYPES = {DO: "step", SLEEP: "sleep", "wait": "waitForEvent"}
+_TYPES = {DO: "step", SLEEP: "sleep", WAIT: "waitForEvent", UNDO: "rollback"}
 REDACTED = b'"[REDACTED]"'
 _GIVEN_UP = ErrorView("CancelledError", "the workflow stopped waiting for it")
 
@@ -48,6 +62,7 @@ def instance_view(
         step_count=instance.step_count,
         steps=steps,
         code_changed=instance.code_changed,
+        rollback=_rollback_view(instance.undo),
     )
 
 
@@ -69,7 +84,7 @@ def _step_view(record: Record, instance_ended_ms: int | None) -> StepView:
         error = _GIVEN_UP
     end_ms = record.ended_ms
     if not is_over:
-        end_ms = instance_ended_ms or (record.due_ms if record.kind != DO else None)
+        end_ms = instance_ended_ms or (None if record.kind in (DO, UNDO) else record.due_ms)
     is_open = not is_over and instance_ended_ms is None
     has_output = record.state == DONE and record.kind != SLEEP
     common: dict[str, Any] = {
@@ -82,7 +97,7 @@ def _step_view(record: Record, instance_ended_ms: int | None) -> StepView:
         "output": shown_output(record) if has_output else None,
         "error": error,
     }
-    if record.kind != DO:
+    if record.kind not in (DO, UNDO):
         return StepView(**common, event_type=record.event_type or None)
     config = record.config
     return StepView(
@@ -103,6 +118,12 @@ def _step_view(record: Record, instance_ended_ms: int | None) -> StepView:
 def shown_output(record: Record) -> bytes:
     """The output of a step or wait for everyone but `run`."""
     return REDACTED if record.config.sensitive else record.result or NULL
+
+
+def _rollback_view(undo: Undoing | None) -> RollbackView | None:
+    if undo is None or not undo.outcome:
+        return None
+    return RollbackView(undo.outcome, _error_view(undo.error))
 
 
 def _attempt_view(attempt: Attempt) -> AttemptView:

@@ -86,6 +86,8 @@ class Execution(Attempts):
         returns: what `run`'s result must fit.
         forked: the instance was restarted from a step: results of steps that began before it and
             ended after are kept, and what `run` gave up after it is taken up again.
+        rebuilding: only what is recorded is given to `run`, and nothing new begins: what is
+            wanted are the `handlers`.
 
     Attributes:
         holding: a pause is wanted: bodies in flight may end, nothing else happens or begins.
@@ -100,6 +102,7 @@ class Execution(Attempts):
         pauses: Iterable[Pause] = (),
         returns: Any = Any,
         forked: bool = False,
+        rebuilding: bool = False,
     ) -> None:
         super().__init__()
         self.journal = journal
@@ -111,6 +114,8 @@ class Execution(Attempts):
         self.calls: dict[int, StepCall[Any]] = {}
         self.declared: list[StepFunction[Any]] = []
         self._forked = forked
+        self._rebuilding = rebuilding
+        self.handlers: dict[int, Claim] = {}
         self._workflow = workflow
         self._returns = returns
         self._payload_of = payload_of
@@ -143,7 +148,8 @@ class Execution(Attempts):
         self.now_ms = now_ms
         if not self._replay(most):
             return False
-        self.tick(now_ms)
+        if not self._rebuilding:
+            self.tick(now_ms)
         return True
 
     def tick(self, now_ms: int) -> None:
@@ -216,6 +222,10 @@ class Execution(Attempts):
         claim.body = body
         claim.context = contextvars.copy_context()
         record = claim.record
+        if body.undo is not None:
+            self.handlers[record.ordinal] = claim
+            if is_new:
+                record.undo = body.undo.config
         if is_new:
             record.config = body.config
             if body.config.deadline_ms:
@@ -287,7 +297,7 @@ class Execution(Attempts):
             record = self.journal.new(kind, ident, name, loop.now_ms)
             if self._queue:
                 self._diverged(f"run() came to the new {_shown(record)}", self._queue)
-            if self._queue or self._is_over_limit(record):
+            if self._queue or self._rebuilding or self._is_over_limit(record):
                 record.end(loop.now_ms, CANCELLED)  # in memory only: it is never done
                 return Claim(record, loop.create_future()), False
             self._add(record)
@@ -333,7 +343,7 @@ class Execution(Attempts):
                 return True
             self._release(claim, record)
         self._shift_up_to(None)
-        if self.outcome is None or self.outcome.error is None:
+        if not self._rebuilding and (self.outcome is None or self.outcome.error is None):
             self._reach_end(claimed)
         return True
 

@@ -41,6 +41,7 @@ class Plan(msgspec.Struct, array_like=True):
         pauses: those that are over.
         lineage_run: the run whose order of tasks is repeated.
         forked: see `Execution`.
+        undo_error: the instance is rolling back, and this is the error that handlers get.
     """
 
     key: str
@@ -57,6 +58,7 @@ class Plan(msgspec.Struct, array_like=True):
     pauses: tuple[Pause, ...] = ()
     lineage_run: str = ""
     forked: bool = False
+    undo_error: RecordedError | None = None
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):

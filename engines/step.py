@@ -67,7 +67,7 @@ class ReceivedEvent(Generic[P]):
 class BodyCall:
     """A step's body with everything needed to run it."""
 
-    __slots__ = ("args", "config", "delay", "fn", "shape")
+    __slots__ = ("args", "config", "delay", "fn", "shape", "undo")
 
     def __init__(
         self,
@@ -76,16 +76,18 @@ class BodyCall:
         config: Resolved,
         delay: DelayFunction | None,
         args: tuple[Any, ...] = (),
+        undo: BodyCall | None = None,
     ) -> None:
         self.fn = fn
         self.shape = shape
         self.config = config
         self.delay = delay
         self.args = args
+        self.undo = undo
 
     def with_args(self, args: tuple[Any, ...]) -> BodyCall:
         """The same with results of other steps as its arguments."""
-        return BodyCall(self.fn, self.shape, self.config, self.delay, args)
+        return BodyCall(self.fn, self.shape, self.config, self.delay, args, self.undo)
 
     def decode(self, record: Record) -> Any:
         """The recorded result as `run` gets it."""
@@ -196,12 +198,24 @@ class WorkflowStep:
 
     @overload
     def do(
-        self, name: str, fn: Callable[..., Awaitable[T]], config: Config = None
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[T]],
+        config: Config = None,
+        *,
+        rollback: Callable[..., Any] | None = None,
+        rollback_config: Config = None,
     ) -> Coroutine[Any, Any, T]: ...
 
     @overload
     def do(
-        self, name: str, fn: Callable[..., T], config: Config = None
+        self,
+        name: str,
+        fn: Callable[..., T],
+        config: Config = None,
+        *,
+        rollback: Callable[..., Any] | None = None,
+        rollback_config: Config = None,
     ) -> Coroutine[Any, Any, T]: ...
 
     @overload
@@ -212,6 +226,8 @@ class WorkflowStep:
         config: Config = None,
         depends: Sequence[StepFunction[Any]] | None = None,
         concurrent: bool = False,
+        rollback: Callable[..., Any] | None = None,
+        rollback_config: Config = None,
     ) -> Declare: ...
 
     @overload
@@ -228,6 +244,8 @@ class WorkflowStep:
         *,
         depends: Sequence[StepFunction[Any]] | None = None,
         concurrent: bool = False,
+        rollback: Callable[..., Any] | None = None,
+        rollback_config: Config = None,
     ) -> Any:
         """Do something once, and keep its result.
 
@@ -244,6 +262,10 @@ class WorkflowStep:
             config: retries, timeout, deadline, sensitivity: see `StepConfig`.
             depends: declared steps whose results become the body's positional arguments.
             concurrent: run what it depends on at the same time.
+            rollback: undoes the step if the workflow fails later, or this step does. It may
+                take `ctx`, `error` (why) and `output` (the step's result; None if it has none).
+                Rollbacks run one at a time, in reverse order of the steps' starts.
+            rollback_config: its retries and timeout.
 
         Raises:
             StepFailed: (when awaited) all attempts failed; `except ValueError` and the like
@@ -253,12 +275,14 @@ class WorkflowStep:
             body = self._body(check_step_name(name), fn, config)
             if body.shape.needs:
                 self._refuse_parameters(name, body.shape.needs[0])
+            body.undo = self._rollback(name, rollback, rollback_config)
             return self._call(name, self._do, name, body)
         if callable(name):
-            return self._declare(None, name, config, depends, concurrent)
+            return self._declare(None, name, config, depends, concurrent, None)
         if name is not None:
             check_step_name(name)
-        return lambda given: self._declare(name, given, config, depends, concurrent)
+        undo = self._rollback(name or "", rollback, rollback_config)
+        return lambda given: self._declare(name, given, config, depends, concurrent, undo)
 
     def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
         """Wait for a while; a number is in seconds. Holds no memory or slot meanwhile."""
@@ -321,6 +345,22 @@ class WorkflowStep:
         delay = delay_function(config) if resolved.delay_ms is None else None
         return BodyCall(fn, shape, resolved, delay)
 
+    def _rollback(
+        self, name: str, fn: Callable[..., Any] | None, config: Config
+    ) -> BodyCall | None:
+        if fn is None:
+            if config is not None:
+                raise InvalidArgument(f"step {name!r} has a rollback_config and no rollback.")
+            return None
+        body = self._body(f"rollback of {name}", fn, config)
+        for parameter in body.shape.needs:
+            if parameter not in ("error", "output"):
+                raise InvalidArgument(
+                    f"the rollback of step {name!r} has the parameter {parameter!r}; it may take "
+                    "`ctx`, `error` and `output`. Right: `async def refund(output): ...`"
+                )
+        return body
+
     def _call(
         self, name: str, begin: Callable[..., Coroutine[Any, Any, T]], *args: Any
     ) -> StepCall[T]:
@@ -342,10 +382,12 @@ class WorkflowStep:
         config: Config,
         depends: Sequence[StepFunction[Any]] | None,
         concurrent: bool,
+        undo: BodyCall | None,
     ) -> StepFunction[Any]:
         own_name = getattr(fn, "__name__", "")
         public_name = name or check_step_name(own_name)
         body = self._body(public_name, fn, config)
+        body.undo = undo
         needs = body.shape.needs
         if depends is None:
             sources = tuple(self._declared_as(parameter, public_name) for parameter in needs)

@@ -59,7 +59,7 @@ class StepView(msgspec.Struct, frozen=True):
 
     Attributes:
         name: public name, `name-<n>`.
-        type: `step`, `sleep` or `waitForEvent`.
+        type: `step`, `sleep`, `waitForEvent` or `rollback`.
         start_ms: when it began.
         end_ms: when it ended; for an open sleep or wait the planned end.
         success: None while open.
@@ -96,6 +96,13 @@ class StepView(msgspec.Struct, frozen=True):
     sensitive: bool = False
 
 
+class RollbackView(msgspec.Struct, frozen=True):
+    """How a rollback ended: `complete` or `failed`, and why."""
+
+    outcome: str
+    error: ErrorView | None
+
+
 class InstanceView(msgspec.Struct, frozen=True):
     """An instance as the API shows it. `steps` is empty unless asked for."""
 
@@ -118,6 +125,7 @@ class InstanceView(msgspec.Struct, frozen=True):
     step_count: int
     steps: list[StepView] = []
     code_changed: bool = False
+    rollback: RollbackView | None = None
 
 
 class InstanceEvent(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from .journal import (
     PENDING,
     SLEEP,
     TIMER,
+    UNDO,
     WAIT,
     Attempt,
     Instance,
@@ -51,9 +52,24 @@ _STATUS_TYPES: Final = {
     "terminated": "workflow_terminated",
 }
 _STARTED = "workflow_started"
-_BEGAN: Final = {DO: "step_started", SLEEP: "sleep_started", WAIT: "wait_started"}
-_DONE: Final = {DO: "step_completed", SLEEP: "sleep_completed", WAIT: "wait_completed"}
-_FAILED: Final = {DO: "step_errored", SLEEP: "sleep_errored", WAIT: "wait_timed_out"}
+_BEGAN: Final = {
+    DO: "step_started",
+    SLEEP: "sleep_started",
+    WAIT: "wait_started",
+    UNDO: "rollback_step_started",
+}
+_DONE: Final = {
+    DO: "step_completed",
+    SLEEP: "sleep_completed",
+    WAIT: "wait_completed",
+    UNDO: "rollback_step_completed",
+}
+_FAILED: Final = {
+    DO: "step_errored",
+    SLEEP: "sleep_errored",
+    WAIT: "wait_timed_out",
+    UNDO: "rollback_step_errored",
+}
 _CANCELLED: Final = {DO: "step_cancelled", SLEEP: "sleep_cancelled", WAIT: "wait_cancelled"}
 _ATTEMPT_BEGAN, _ATTEMPT_DONE, _ATTEMPT_FAILED = (
     "attempt_started",
@@ -69,6 +85,8 @@ EVENT_TYPES: Final[frozenset[str]] = frozenset(
         *_CANCELLED.values(),
         "step_errored",
         "wait_timed_out",
+        "rollback_step_errored",
+        *(f"rollback_{what}" for what in (_ATTEMPT_BEGAN, _ATTEMPT_DONE, _ATTEMPT_FAILED)),
         _ATTEMPT_BEGAN,
         _ATTEMPT_DONE,
         _ATTEMPT_FAILED,
@@ -155,11 +173,12 @@ def entries_of(record: Record, after: int = 0) -> Iterator[Entry]:
         return
     if record.began_no > after:
         yield record.began_no, _BEGAN.get(kind, "step_started"), record, None
+    undo = "rollback_" if kind == UNDO else ""
     for attempt in record.attempts:
         if attempt.began_no > after:
-            yield attempt.began_no, _ATTEMPT_BEGAN, record, attempt
+            yield attempt.began_no, undo + _ATTEMPT_BEGAN, record, attempt
         if attempt.ended_no > after:
-            what = _ATTEMPT_DONE if attempt.error is None else _ATTEMPT_FAILED
+            what = undo + (_ATTEMPT_DONE if attempt.error is None else _ATTEMPT_FAILED)
             yield attempt.ended_no, what, record, attempt
     if record.ended_no > after:
         by_kind = {DONE: _DONE, CANCELLED: _CANCELLED}.get(record.state, _FAILED)
