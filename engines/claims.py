@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .journal import DO, SLEEP, TIMER, UNDO, WAIT, Record
+from .journal import CANCEL, DO, SLEEP, TIMER, UNDO, WAIT, Record
 
 if TYPE_CHECKING:
     from .step import BodyCall
@@ -49,5 +49,12 @@ class Deadline:
 
 def shown(record: Record) -> str:
     """A record in messages."""
-    what = {DO: "step", SLEEP: "sleep", WAIT: "wait", TIMER: "timer", UNDO: "rollback"}[record.kind]
+    what = {
+        DO: "step",
+        SLEEP: "sleep",
+        WAIT: "wait",
+        TIMER: "timer",
+        UNDO: "rollback",
+        CANCEL: "cancel",
+    }[record.kind]
     return f"{what} {record.public_name!r} (record {record.ordinal})"

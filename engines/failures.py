@@ -224,6 +224,14 @@ _BY_KIND: dict[int, type[StepFailed]] = {
 _UNRAISABLE_IN_COROUTINES = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 
+def cancelled_error(error: RecordedError | None = None) -> RecordedError:
+    """Of an instance that was cancelled; `error` is what its cleanup ended with."""
+    text = "the instance was cancelled"
+    if error is not None and error.name != "CancelledError":
+        text = bounded(f"{text}; its cleanup failed: {error.name}: {error.message}")
+    return RecordedError(NON_RETRYABLE, "Cancelled", text)
+
+
 def is_retryable(error: BaseException) -> bool:
     """Whether another attempt may follow that error of a body."""
     return not isinstance(error, (NonRetryableError, StepMisuse))

@@ -11,6 +11,7 @@ Formats are versioned by their first field. Fields are only ever added, at the e
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -67,7 +68,9 @@ REQUESTS = Table(
 )
 
 # kinds of records
-DO, SLEEP, WAIT, TIMER, UNDO = "do", "sleep", "wait", "timer", "undo"
+DO, SLEEP, WAIT, TIMER, UNDO, CANCEL = "do", "sleep", "wait", "timer", "undo", "cancel"
+HIDDEN: Final = frozenset({TIMER, CANCEL})
+"""Kinds that the API does not show."""
 # states of records
 RUNNING, PENDING, DONE, FAILED, CANCELLED = range(5)
 """An attempt is in flight | waits for its time or event | outcomes | `run` gave it up."""
@@ -107,6 +110,7 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
         expires_ms: when it is to be deleted.
         lineage_run: the run that the oldest records are of, if it was restarted from a step.
         forked: such a restart has just been made: results of steps that were under way count.
+        cancel_ms: when its cancel was asked for.
         has_undo: there are steps with a rollback.
         undo: the rollback that is under way, wanted or over.
         sweep_from: records from that ordinal on are still to be deleted; 0: none.
@@ -156,6 +160,7 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     forked: bool = False
     sweep_from: int = 0
     has_undo: bool = False
+    cancel_ms: int = 0
     undo: Undoing | None = None
 
     def row(self, entity: str, workflow_uuid: str) -> Row:
@@ -376,7 +381,7 @@ class Journal:
         if record.ident not in self.by_ident:
             self.by_ident[record.ident] = record
             self.records.append(record)
-            self.shown += record.kind != TIMER
+            self.shown += record.kind not in HIDDEN
             key = record.kind, record.name
             if record.count > self._counts.get(key, 0):
                 self._counts[key] = record.count

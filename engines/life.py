@@ -28,7 +28,14 @@ from ..runtime.errors import (
 )
 from ..runtime.ids import split_engine_key
 from .env import EngineEnv
-from .failures import FAILED, InstanceCrashed, RecordedError, WorkflowStuck, record_of
+from .failures import (
+    FAILED,
+    InstanceCrashed,
+    RecordedError,
+    WorkflowStuck,
+    cancelled_error,
+    record_of,
+)
 from .journal import Instance, Undoing
 from .ports import StatusReport
 from .present import instance_view
@@ -110,7 +117,7 @@ class InstanceLife(DurableObject):
                 self._cannot_run(error)
                 return
         else:
-            turn = self._run.act("tick", now_ms)
+            turn = self._run.act("cancel" if self._existing().cancel_ms else "tick", now_ms)
         if turn is not None:
             self._after_turn(turn, now_ms)
 
@@ -133,6 +140,7 @@ class InstanceLife(DurableObject):
             instance.lineage_run,
             instance.forked,
             self._undo_error(instance),
+            instance.cancel_ms > 0,
         )
         hooks = RunHooks(
             self._turned,
@@ -184,6 +192,8 @@ class InstanceLife(DurableObject):
         if outcome is not None:
             if instance.status == "rollingBack":
                 self._rolled_back(now_ms, outcome.error)
+            elif turn.cancelled:
+                self._finish(now_ms, "terminate", None, cancelled_error(outcome.error))
             elif outcome.error is None:
                 self._finish(now_ms, "complete", outcome.output, None)
             else:
@@ -323,7 +333,10 @@ class InstanceLife(DurableObject):
                 "run() waits for something that nothing can bring about: no step, sleep or event "
                 "wait is left. Is there a future that nobody completes, or a lock held twice?"
             )
-            self._fail(now_ms, record_of(error))
+            if turn.cancelled:
+                self._finish(now_ms, "terminate", None, cancelled_error(record_of(error)))
+            else:
+                self._fail(now_ms, record_of(error))
             return
         if instance.status == "waitingForPause":
             self._quiesce(now_ms, due_ms, turn.awaited)

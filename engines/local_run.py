@@ -79,6 +79,7 @@ class LocalRun:
             definition.returns,
             plan.forked,
             plan.undo_error is not None,
+            plan.cancel,
         )
         self._bodies = Bodies(
             loop,
@@ -223,6 +224,7 @@ class LocalRun:
             () if is_busy else execution.awaited_types(),
             execution.journal.shown,
             self._definition.code_hash,
+            isinstance(execution, Execution) and execution.cancelled,
         )
 
     def _attempt_ended(

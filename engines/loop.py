@@ -18,7 +18,7 @@ import logging
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NoReturn
 
 from ..runtime.limits import DETERMINISTIC_CALLBACKS_PER_TURN_MAX
@@ -47,9 +47,14 @@ class Lineage:
 
 
 class WorkflowTask(asyncio.Task[Any]):
-    """A task of a `WorkflowLoop`, with a lineage, and a hash that replays."""
+    """A task of a `WorkflowLoop`, with a lineage, and a hash that replays.
 
-    __slots__ = ("lineage", "number")
+    Attributes:
+        shields: how many it is in (`shield`); those of who made it count as one.
+        is_owed: a cancel waits for the end of its shield.
+    """
+
+    __slots__ = ("is_owed", "lineage", "number", "shields")
 
     def __init__(
         self,
@@ -59,11 +64,25 @@ class WorkflowTask(asyncio.Task[Any]):
         context: contextvars.Context | None,
     ) -> None:
         self.lineage = lineage
+        self.shields = 0
+        self.is_owed = False
         self.number = loop.next_number()  # before super(): it hashes the new task
         super().__init__(coro, loop=loop, name=lineage.path, context=context)
 
     def __hash__(self) -> int:
         return self.number
+
+    def cancel(self, msg: Any = None) -> bool:
+        """As of any task; in a shield the cancel of the whole instance has to wait."""
+        if self.shields and not self.done():
+            loop = self.get_loop()
+            assert isinstance(loop, WorkflowLoop)
+            if loop.is_cancelled:
+                by = asyncio.current_task(loop)
+                if loop.is_cancelling or (isinstance(by, WorkflowTask) and not by.shields):
+                    self.is_owed = True
+                    return True
+        return super().cancel(msg)
 
 
 class WorkflowFuture(asyncio.Future[Any]):
@@ -129,6 +148,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.ready: deque[Handle] = deque()
         self.now_ms = 0
         self.stopping = False
+        self.is_cancelled = False
+        self.is_cancelling = False
         self.failure: BaseException | None = None
         self._number = hash_base & 0xFFFF_FFFF_FFFF
         self._timer_started = timer_started
@@ -192,6 +213,19 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(outer)
         self._tasks.clear()
 
+    def cancel_tasks(self, tasks: Iterable[WorkflowTask]) -> None:
+        """Cancel tasks on behalf of the whole instance."""
+        self.is_cancelled = self.is_cancelling = True
+        try:
+            for task in tasks:
+                task.cancel()
+        finally:
+            self.is_cancelling = False
+
+    def open_tasks(self) -> list[WorkflowTask]:
+        """Tasks that are not done, oldest first."""
+        return [task for task in self._tasks if not task.done()]
+
     def next_number(self) -> int:
         """A number for a hash, the same at replay."""
         self._number += 1
@@ -226,6 +260,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         else:
             lineage = self._child_of(parent.lineage, coro)
         task = WorkflowTask(coro, self, lineage, context)
+        if isinstance(parent, WorkflowTask) and parent.shields:
+            task.shields = 1
         if name is not None:
             task.set_name(name)
         self._tasks.append(task)

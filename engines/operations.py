@@ -13,8 +13,8 @@ from typing import Final
 from ..runtime.codec import NULL
 from ..runtime.errors import EntityReset, InvalidArgument
 from .deletion import DeletableInstance
-from .failures import NON_RETRYABLE, RecordedError, StepNotFound
-from .journal import DO, SLEEP, TIMER, WAIT, Instance, Pause, Record, Undoing
+from .failures import NON_RETRYABLE, RecordedError, StepNotFound, cancelled_error
+from .journal import CANCEL, DO, HIDDEN, SLEEP, WAIT, Instance, Pause, Record, Undoing
 from .life import whole
 from .status import move
 from .views import InstanceView
@@ -62,6 +62,39 @@ class InstanceOperations(DeletableInstance):
             self._roll_back(now_ms)
         elif before != "queued":
             self._queue(now_ms, "roll_back")
+
+    @whole
+    def cancel(self, request_id: str) -> InstanceView:
+        """Have `run` cancelled, so that it can clean up; only the first cancel has an effect.
+
+        The instance ends `terminated`, with the error name `Cancelled`; one that never ran, at
+        once.
+        """
+        return self._once(request_id, self._cancel)
+
+    def _cancel(self, now_ms: int) -> None:
+        instance = self._existing()
+        before = instance.status
+        after = move(before, "cancel")
+        if instance.cancel_ms:
+            return
+        if instance.started_ms is None:
+            self._finish(now_ms, "terminate", None, cancelled_error())
+            return
+        instance.cancel_ms = now_ms
+        self._is_changed = True
+        if before in ("paused", "waitingForPause"):
+            self._end_pause(instance, now_ms, shift=before == "paused")
+        if after == "queued":
+            if before != "queued":
+                self._queue(now_ms, "cancel")
+            return
+        if before == "waitingForPause":
+            instance.status = after
+            self._changed(now_ms)
+            self._act("resume", now_ms, instance.pause_ms)
+        if self._run is not None:
+            self._act("cancel", now_ms)
 
     @whole
     def pause(self, request_id: str) -> InstanceView:
@@ -162,6 +195,7 @@ class InstanceOperations(DeletableInstance):
     def _restart(self, now_ms: int, target: Record | None) -> None:
         instance = self._existing()
         instance.status = move(instance.status, "restart")
+        instance.cancel_ms = 0
         self._drop_run()
         if target is None:
             instance.started_ms = None
@@ -198,6 +232,8 @@ class InstanceOperations(DeletableInstance):
         """Keep what began before that record, and give back the events of what did not."""
         for record in self._rows.records():
             if record.ordinal < target.ordinal:
+                if record.kind == CANCEL:
+                    instance.cancel_ms = record.started_ms
                 if record.order > target.after:  # its result counts, once it is asked for
                     record.order = 0
                     self._rows.put_record(record)
@@ -208,7 +244,7 @@ class InstanceOperations(DeletableInstance):
                 )
                 instance.events_buffered += 1
         instance.step_count = sum(
-            record.kind != TIMER and record.ordinal < target.ordinal
+            record.kind not in HIDDEN and record.ordinal < target.ordinal
             for record in self._rows.records()
         )
 

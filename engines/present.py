@@ -15,9 +15,9 @@ from .journal import (
     DO,
     DONE,
     FAILED,
+    HIDDEN,
     PENDING,
     SLEEP,
-    TIMER,
     UNDO,
     WAIT,
     Attempt,
@@ -71,7 +71,7 @@ def step_views(
 ) -> list[StepView]:
     """The views of an instance's steps. Timers that asyncio made are not shown."""
     ended_ms = instance.ended_ms if instance.status in FINISHED else None
-    views = [_step_view(record, ended_ms) for record in records if record.kind != TIMER]
+    views = [_step_view(record, ended_ms) for record in records if record.kind not in HIDDEN]
     if newest_first:
         views.reverse()
     return views

@@ -45,6 +45,7 @@ from .failures import (
     text_of,
 )
 from .journal import (
+    CANCEL,
     CANCELLED,
     DO,
     DONE,
@@ -88,6 +89,7 @@ class Execution(Attempts):
             ended after are kept, and what `run` gave up after it is taken up again.
         rebuilding: only what is recorded is given to `run`, and nothing new begins: what is
             wanted are the `handlers`.
+        cancel: the instance is to be cancelled, or has been.
 
     Attributes:
         holding: a pause is wanted: bodies in flight may end, nothing else happens or begins.
@@ -103,6 +105,7 @@ class Execution(Attempts):
         returns: Any = Any,
         forked: bool = False,
         rebuilding: bool = False,
+        cancel: bool = False,
     ) -> None:
         super().__init__()
         self.journal = journal
@@ -115,6 +118,9 @@ class Execution(Attempts):
         self.declared: list[StepFunction[Any]] = []
         self._forked = forked
         self._rebuilding = rebuilding
+        self._wants_cancel = cancel
+        self.cancelled = False
+        self._others_told = False
         self.handlers: dict[int, Claim] = {}
         self._workflow = workflow
         self._returns = returns
@@ -148,7 +154,9 @@ class Execution(Attempts):
         self.now_ms = now_ms
         if not self._replay(most):
             return False
-        if not self._rebuilding:
+        if self._wants_cancel:
+            self.cancel(now_ms)
+        elif not self._rebuilding:
             self.tick(now_ms)
         return True
 
@@ -158,6 +166,24 @@ class Execution(Attempts):
         while self.outcome is None and not self.holding and (self._due or self._inbox):
             if not self._deliver_earliest():
                 return
+
+    def cancel(self, now_ms: int) -> None:
+        """Cancel `run`, once; see `shield`."""
+        self.now_ms = now_ms
+        if not self.cancelled and self.outcome is None and not self._rebuilding:
+            record = self.journal.new(CANCEL, "!cancel", "cancel", now_ms)
+            self._add(record)
+            record.end(now_ms, DONE)
+            self.journal.last_order = record.order = self.journal.last_order + 1
+            self._cancel_run(record)
+        self.tick(now_ms)
+
+    def _cancel_run(self, record: Record) -> None:
+        self.loop.now_ms = record.ended_ms or self.now_ms
+        self.cancelled = True
+        assert self._main is not None
+        self.loop.cancel_tasks([self._main])
+        self._run()
 
     def pause(self, now_ms: int) -> None:
         """Hold still from here on."""
@@ -288,7 +314,11 @@ class Execution(Attempts):
     def _claim(self, kind: str, name: str) -> tuple[Claim, bool]:
         loop = self.loop
         refuse_misuse(name, loop, self.outcome is not None)
-        lineage = asyncio.current_task(loop).lineage  # type: ignore[union-attr]
+        task = asyncio.current_task(loop)
+        assert isinstance(task, WorkflowTask)
+        if self.cancelled and not task.shields:
+            raise asyncio.CancelledError(f"the instance is cancelled; {name!r} is not done")
+        lineage = task.lineage
         use = f"{kind}!{name}"
         ident = f"{lineage.path}!{use}:{lineage.nth(use)}"
         record = self.journal.by_ident.get(ident)
@@ -337,6 +367,9 @@ class Execution(Attempts):
             most -= 1
             self._shift_up_to(self._queue[0].order)
             record = self._queue.popleft()
+            if record.kind == CANCEL:
+                self._cancel_run(record)
+                continue
             claim = claimed.get(record.ident)
             if claim is None or _is_given_up(claim):
                 self._diverged("run() waits", [record])
@@ -350,7 +383,7 @@ class Execution(Attempts):
     def _reach_end(self, claimed: dict[str, Claim | DurableTimer]) -> None:
         """The record is used up: whatever is in it must have been asked for."""
         for record in self.journal.records:
-            if record.ident not in claimed:
+            if record.ident not in claimed and record.kind != CANCEL:
                 self._diverged("run() took another way", [record])
                 return
         for claim in claimed.values():
@@ -500,6 +533,13 @@ class Execution(Attempts):
             self.outcome = Outcome(None, record_of(failure))
 
     def _main_done(self, main: asyncio.Task[Any]) -> None:
+        others = self.loop.open_tasks() if self.cancelled and self.outcome is None else ()
+        if others:  # as `asyncio.run` does: cancelled, and waited for
+            if not self._others_told:
+                self._others_told = True
+                self.loop.cancel_tasks(others)
+            others[0].add_done_callback(lambda _: self._main_done(main))
+            return
         self.loop.stopping = True
         error: BaseException | None
         if main.cancelled():

@@ -23,7 +23,7 @@ from .journal import Pause, Record
 Starts = list[tuple[int, int]]
 """Attempts to start once they are durable: `(ordinal of the record, attempt)`."""
 
-ACTS = frozenset({"pause", "resume", "tick"})
+ACTS = frozenset({"cancel", "pause", "resume", "tick"})
 """Methods of `Execution` that the Engine may call by `Run.act`; the first argument is the time."""
 
 
@@ -41,6 +41,7 @@ class Plan(msgspec.Struct, array_like=True):
         pauses: those that are over.
         lineage_run: the run whose order of tasks is repeated.
         forked: see `Execution`.
+        cancel: see `Execution`.
         undo_error: the instance is rolling back, and this is the error that handlers get.
     """
 
@@ -59,6 +60,7 @@ class Plan(msgspec.Struct, array_like=True):
     lineage_run: str = ""
     forked: bool = False
     undo_error: RecordedError | None = None
+    cancel: bool = False
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
@@ -81,6 +83,7 @@ class Turn(msgspec.Struct, array_like=True):
         awaited: types of events that are waited for (told only if not busy).
         shown: how many steps there are to show.
         code_hash: of the code that runs it.
+        cancelled: `run` has been cancelled.
     """
 
     records: list[Record]
@@ -92,6 +95,7 @@ class Turn(msgspec.Struct, array_like=True):
     awaited: tuple[str, ...]
     shown: int
     code_hash: str
+    cancelled: bool = False
 
 
 class Run(Protocol):

@@ -23,6 +23,7 @@ from .config import DEFAULTS, DelayFunction, Resolved, StepConfig, delay_functio
 from .durations import Duration, duration_ms, instant_ms
 from .journal import Record
 from .shapes import Shape, shape_of, unfit_part
+from .shield import Shield
 
 if TYPE_CHECKING:
     from .replay import Execution
@@ -334,6 +335,14 @@ class WorkflowStep:
         timeout_ms = duration_ms(timeout, f"timeout of wait {name!r}", max_ms=SLEEP_MAX_MS)
         decode = received if payload_type is Any else self._decoder(name, payload_type)
         return self._call(name, self._wait, name, event_type, timeout_ms, decode)
+
+    def shield(self) -> Shield:
+        """`async with step.shield():` lets what is in it finish though the instance is cancelled.
+
+        For cleanup in `except asyncio.CancelledError` or `finally`, and for what may not be left
+        undone halfway.
+        """
+        return Shield()
 
     # --- inside -----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..runtime.limits import WAIT_REASONS_SHOWN_MAX
-from .journal import RUNNING, SLEEP, TIMER, WAIT, Instance, Record
+from .journal import HIDDEN, RUNNING, SLEEP, WAIT, Instance, Record
 from .status import FINISHED
 from .views import BufferedEvents, ErrorView, WaitingView, WaitReason
 
@@ -58,7 +58,7 @@ def waiting_view(
 
 def _reason(record: Record) -> WaitReason | None:
     name, since_ms = record.public_name, record.started_ms
-    if record.kind == TIMER:
+    if record.kind in HIDDEN:
         return None
     if record.kind == SLEEP:
         return WaitReason("sleep", name, since_ms, record.due_ms)

@@ -27,9 +27,9 @@ from .journal import (
     CANCELLED,
     DO,
     DONE,
+    HIDDEN,
     PENDING,
     SLEEP,
-    TIMER,
     UNDO,
     WAIT,
     Attempt,
@@ -123,7 +123,7 @@ def number(record: Record, last: int) -> int:
     Called once per record and write, so numbers follow commits and, within one, the order in
     which records changed first.
     """
-    if record.kind == TIMER:
+    if record.kind in HIDDEN:
         return last
     if not record.began_no:
         record.began_no = last = last + 1
@@ -169,7 +169,7 @@ def last_number(records: Iterable[Record]) -> int:
 def entries_of(record: Record, after: int = 0) -> Iterator[Entry]:
     """What has happened to a record, past a number."""
     kind = record.kind
-    if kind == TIMER:
+    if kind in HIDDEN:
         return
     if record.began_no > after:
         yield record.began_no, _BEGAN.get(kind, "step_started"), record, None
