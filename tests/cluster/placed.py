@@ -1,0 +1,111 @@
+"""A whole runtime on Ray with the workflows of `tests/engines/worker_app`, playing one story.
+
+    python -m tests.cluster.placed DATA STORY
+
+Prints what it saw as one JSON object per line, the last one with `"what": "done"`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.engines import worker_app
+from toque.actors import keeper
+from toque.actors.supervisor_ray import Supervisor
+from toque.api import wiring_ray
+from toque.runtime.clock import SystemClock
+
+APP = worker_app.__file__
+
+
+def say(what: str, **more: Any) -> None:
+    """One line for the test."""
+    print(json.dumps({"what": what, **more}, default=str), flush=True)
+
+
+async def actor(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
+    """An instance with an actor of its own, whose process is killed once."""
+    client = runtime.client()
+    for name in ("began", "go"):
+        os.mkfifo(folder / name)
+    clock = SystemClock()
+    began_ms = clock.now_ms()
+    held = await client.create_instance("Held", params=str(folder))
+    pid = int(await asyncio.to_thread((folder / "began").read_text))
+    say("began", pid=pid, after_ms=clock.now_ms() - began_ms, shards=shard_pids(runtime))
+    os.kill(pid, 9)
+    await asyncio.to_thread((folder / "go").write_text, "on")
+    status = await held.wait(15)
+    say("ended", output=status.output, error=status.error)
+    step = (await held.status()).steps[0]
+    say("attempts", success=[attempt.success for attempt in step.attempts])
+
+
+async def poison(runtime: wiring_ray.RayRuntime, folder: Path, *hows: str) -> None:
+    """Instances that end or block their shard's process; the others go on."""
+    client = runtime.client()
+    clock = SystemClock()
+    for how in hows:
+        (folder / how).mkdir()
+        began_ms = clock.now_ms()
+        times = 1 if how == "loop" else 3
+        instance = await client.create_instance("Poison", params=[how, str(folder / how), times])
+        where = await client.run_instance("Where", timeout=30)
+        other_ms = clock.now_ms() - began_ms
+        status = await instance.wait(40)
+        began = [int(word) for word in (folder / how / "began").read_text().split()]
+        say(
+            "poisoned",
+            how=how,
+            output=status.output,
+            error=status.error,
+            began=began,
+            other=where.output,
+            other_ms=other_ms,
+            took_ms=clock.now_ms() - began_ms,
+        )
+    say("events", events=[event._asdict() for event in runtime.supervisor.events])
+
+
+def shard_pids(runtime: wiring_ray.RayRuntime) -> list[int]:
+    """The processes of the shard actors."""
+    return [health["process"][0] for health in runtime.supervisor.health.values()]
+
+
+async def forever(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
+    """A worker of each kind, until the process is killed."""
+    for name in ("began", "go"):
+        os.mkfifo(folder / name)
+    await runtime.deploy("other", None)
+    where = await runtime.client("other").run_instance("Where", timeout=20)
+    say("other", output=where.output, shards=shard_pids(runtime))
+    await runtime.client().create_instance("Held", params=str(folder))
+    pid = int(await asyncio.to_thread((folder / "began").read_text))
+    say("began", pid=pid)
+    await asyncio.Event().wait()
+
+
+STORIES: dict[str, Any] = {"actor": actor, "poison": poison, "forever": forever}
+
+
+async def main(data: str, story: str, *args: str) -> None:
+    folder = Path(data).parent
+    wiring_ray.Supervisor = functools.partial(  # type: ignore[assignment,misc]
+        Supervisor, period_ms=200, silence_max_ms=2_000
+    )
+    async with wiring_ray.start_ray(data, app_path=APP, data_shards=1, num_cpus=2) as runtime:
+        say("pids", pids=sorted(p.pid for p in keeper.offspring([os.getpid()])))
+        await runtime.supervisor.wait_seen()
+        await STORIES[story](runtime, folder, *args)
+        say("pids", pids=sorted(p.pid for p in keeper.offspring([os.getpid()])))
+    say("done")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,113 @@
+"""Where code runs on Ray: actors for instances that ask for one, for those that hurt their shard,
+and for accounts that are not trusted; and that none of it stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toque.actors import keeper
+
+pytestmark = [pytest.mark.cluster]
+ROOT = Path(__file__).parents[2]
+WAIT_MS = 20_000
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tq") as path:
+        yield Path(path)
+
+
+class Story:
+    """A process that plays a story of `placed`."""
+
+    def __init__(self, folder: Path, *story: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.cluster.placed", str(folder / "data"), *story],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def next(self, what: str) -> dict[str, Any]:
+        """The next report of that kind."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            report: dict[str, Any] = json.loads(line)
+            if report["what"] == what:
+                return report
+        raise AssertionError(f"the story ended before {what!r}")
+
+    def end(self) -> None:
+        """Wait for its end."""
+        assert self.process.wait(WAIT_MS / 1_000) == 0
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def ends(pid: int) -> bool:
+    """Whether a process ends within the time."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(WAIT_MS))
+    finally:
+        os.close(descriptor)
+
+
+def test_an_instance_has_a_ray_actor_of_its_own_and_survives_it(folder: Path) -> None:
+    story = Story(folder, "actor")
+    began = story.next("began")
+    assert began["pid"] not in began["shards"]
+    ended = story.next("ended")
+    assert ended["error"] is None
+    assert ended["output"] not in (began["pid"], *began["shards"])
+    assert story.next("attempts")["success"] == [False, True]
+    story.end()
+    assert ends(ended["output"])
+
+
+def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) -> None:
+    story = Story(folder, "poison", "async", "loop")
+    exits, blocks = story.next("poisoned"), story.next("poisoned")
+    for told in (exits, blocks):
+        assert told["error"] is None
+        assert len(set(told["began"])) == len(told["began"])
+        assert told["output"] == told["began"][-1]
+        assert told["output"] not in told["other"]
+        assert told["other_ms"] < 15_000
+    assert exits["other"] != blocks["other"], "the shard's process was another after the block"
+    events = [event["what"] for event in story.next("events")["events"] if event["shard"] == "d0"]
+    assert events.count("hung") == 1, "the second time only its own process was blocked"
+    assert events.count("down") == 1, "the second time only its own process ended"
+    story.end()
+
+
+def test_no_worker_outlives_the_cluster(folder: Path) -> None:
+    story = Story(folder, "forever")
+    other = story.next("other")
+    assert len(set(other["output"])) == 1
+    assert other["output"][0] not in other["shards"], "another account's code is apart"
+    pid = story.next("began")["pid"]
+    tree = {process.pid for process in keeper.offspring([story.process.pid])}
+    assert {pid, other["output"][0]} <= tree
+    story.process.kill()
+    story.process.wait()
+    assert story.process.stdout is not None
+    story.process.stdout.close()
+    assert [one for one in tree if not ends(one)] == []
