@@ -48,12 +48,19 @@ _POLL_S = 0.05
 # --- Ray itself ---
 
 
-def start_ray(scratch: str, *, num_cpus: int | None = None, namespace: str = "toque") -> None:
+def start_ray(
+    scratch: str,
+    *,
+    num_cpus: int | None = None,
+    resources: dict[str, float] | None = None,
+    namespace: str = "toque",
+) -> None:
     """Start a local Ray cluster that is this process's own, and say nothing.
 
     Args:
         scratch: a short, private directory for Ray's sockets, logs and secret.
         num_cpus: as Ray takes it; None counts the machine's.
+        resources: custom resources of this machine.
         namespace: for actors made without one.
     """
     secret = os.path.join(scratch, "auth")
@@ -64,6 +71,7 @@ def start_ray(scratch: str, *, num_cpus: int | None = None, namespace: str = "to
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     ray.init(
         num_cpus=num_cpus,
+        resources=resources,
         namespace=namespace,
         include_dashboard=False,
         log_to_driver=False,
@@ -123,6 +131,7 @@ class Cluster:
         self.node = ""
         self.run = run
         self.num_cpus: int | None = None
+        self.resources: dict[str, float] | None = None
         self.connected_before = ray.is_initialized()
         self.roots: list[Process] = []
         self._thread = thread
@@ -144,7 +153,12 @@ class Cluster:
 
     def _up(self) -> None:
         if self.run is not None:
-            start_ray(self.run.run_dir, num_cpus=self.num_cpus, namespace=self.spec.namespace)
+            start_ray(
+                self.run.run_dir,
+                num_cpus=self.num_cpus,
+                resources=self.resources,
+                namespace=self.spec.namespace,
+            )
             self.roots = self.run.cluster_roots()
         self.node = ray.get_runtime_context().get_node_id()
         for shard in self.specs:
@@ -264,6 +278,7 @@ async def start_local(
     factory: str,
     settings: dict[str, Any] | None = None,
     num_cpus: int | None = None,
+    resources: dict[str, float] | None = None,
     timeout_ms: int = limits.SHARD_START_MAX_MS,
 ) -> Cluster:
     """Start Ray and the shard actors of a data directory; return when all shards are open.
@@ -302,6 +317,7 @@ async def start_local(
         thread.shutdown()
         raise
     cluster.num_cpus = num_cpus
+    cluster.resources = resources
     try:
         await cluster.blocking(cluster._up)
         await cluster.wait_ready(timeout_ms)

@@ -20,7 +20,8 @@ from ray.util import get_node_ip_address
 
 from ..runtime.errors import WorkerLost
 from .keeper import Process, end, identify
-from .worker import Launched, WorkerSpec, factory_of, watch
+from .resources_ray import ray_options
+from .worker import Launched, WorkerSpec, watch, work
 
 
 class WorkerActor:
@@ -36,20 +37,16 @@ class WorkerActor:
         mine = ray.get_runtime_context().get_node_id()
         watch(list(spec.watched) if mine == node else [])
 
-        def work() -> None:
+        def run() -> None:
             try:
-                asyncio.run(_work(spec))
+                asyncio.run(work(spec))
             finally:
                 os._exit(0)
 
-        threading.Thread(target=work, name=f"toque-worker-{spec.name}", daemon=True).start()
+        threading.Thread(target=run, name=f"toque-worker-{spec.name}", daemon=True).start()
         process = identify(os.getpid())
         assert process is not None
         return process
-
-
-async def _work(spec: WorkerSpec) -> None:
-    await factory_of(spec.factory)(spec)
 
 
 class RayLauncher:
@@ -58,6 +55,8 @@ class RayLauncher:
     Args:
         is_one_machine: all nodes share this machine's file system, so unix sockets reach them.
     """
+
+    resources = "toque.actors.resources_ray:RayResources"
 
     def __init__(self, *, is_one_machine: bool) -> None:
         address: Any = get_node_ip_address  # untyped
@@ -74,7 +73,7 @@ class RayLauncher:
         self, spec: WorkerSpec, options: dict[str, Any], ended: Callable[[str], None]
     ) -> Launched:
         """See `worker.Launcher`."""
-        handle = self._class.options(**_as_ray(options)).remote()
+        handle = self._class.options(**ray_options(options, spec.account)).remote()
         try:
             pid, started = await handle.begin.remote(spec, self._node)
         except RayError as error:
@@ -84,12 +83,6 @@ class RayLauncher:
             raise
         is_near = self.listen == "unix"
         return _Actor(handle, Process(pid, started) if is_near else None)
-
-
-def _as_ray(options: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: dict(value) if hasattr(value, "items") else value for key, value in options.items()
-    }
 
 
 class _Actor:

@@ -41,6 +41,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
         token: the secret of that one link.
         factory: `module:function`; `await function(spec)` does the work, and ends when it is over.
         settings: the factory's own.
+        account: whose code it runs, if not the trusted one's.
         watched: `(pid, start)` of processes of this machine whose end ends the worker.
     """
 
@@ -49,6 +50,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     token: bytes
     factory: str
     settings: dict[str, Any]
+    account: str | None = None
     watched: list[tuple[int, int]] = []
 
     def __repr__(self) -> str:  # a traceback must not show the token
@@ -76,6 +78,10 @@ class Launcher(Protocol):
     def listen(self) -> str:
         """How a shard is to listen for them: `unix`, or the host whose TCP port they can reach."""
 
+    @property
+    def resources(self) -> str:
+        """`module:class` of what runs bodies with resources in its workers; empty: nothing."""
+
     async def launch(
         self, spec: WorkerSpec, options: dict[str, Any], ended: Callable[[str], None]
     ) -> Launched:
@@ -83,11 +89,10 @@ class Launcher(Protocol):
 
         Args:
             spec: what it is to do.
-            options: resources, as Ray takes them.
+            options: resources and environment variables, as Ray takes them.
             ended: called once on the caller's loop if it ends, with what is known.
 
         Raises:
-            InvalidArgument: the options can't be met here.
             OSError, WorkerLost: it did not start.
         """
 
@@ -96,15 +101,17 @@ class Launcher(Protocol):
 
 
 class ChildLauncher:
-    """Workers as children of this process. They get no resources."""
+    """Workers as children of this process. Resources are not reserved for them."""
 
     listen = "unix"
+    resources = ""
 
     async def launch(
         self, spec: WorkerSpec, options: dict[str, Any], ended: Callable[[str], None]
     ) -> Launched:
         loop = asyncio.get_running_loop()
-        starting = loop.run_in_executor(None, _start_child, spec)
+        variables = dict(options.get("runtime_env", {}).get("env_vars", {}))
+        starting = loop.run_in_executor(None, _start_child, spec, variables)
         try:
             child = await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -113,10 +120,11 @@ class ChildLauncher:
         return _Child(child, loop, ended)
 
 
-def _start_child(spec: WorkerSpec) -> subprocess.Popen[bytes]:
+def _start_child(spec: WorkerSpec, variables: dict[str, str]) -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
         [sys.executable, "-m", "toque.actors.worker"],
         stdin=subprocess.PIPE,
+        env={**os.environ, **variables},
         start_new_session=True,  # Ctrl-C on the terminal is not for it
     )
     assert child.stdin is not None
@@ -167,14 +175,19 @@ class _Child:
 # --- in the worker --------------------------------------------------------------------------
 
 
-def factory_of(name: str) -> Callable[[WorkerSpec], Awaitable[None]]:
-    """The function that `module:function` names."""
-    module, _, function = name.partition(":")
+def named(name: str) -> Any:
+    """What `module:name` names."""
+    module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise InvalidArgument(f"factory {name!r} can't be imported: {error}.") from error
-    return cast(Callable[[WorkerSpec], Awaitable[None]], found)
+        raise InvalidArgument(f"{name!r} can't be imported: {error}.") from error
+
+
+async def work(spec: WorkerSpec) -> None:
+    """Do what the spec says, until it is over."""
+    factory: Callable[[WorkerSpec], Awaitable[None]] = named(spec.factory)
+    await factory(spec)
 
 
 def watch(watched: list[tuple[int, int]], pipe: int | None = None) -> None:
@@ -204,12 +217,8 @@ def main() -> None:
         return
     spec = msgspec.json.decode(line, type=WorkerSpec)
     watch(list(spec.watched), sys.stdin.fileno())
-    asyncio.run(_work(spec))
+    asyncio.run(work(spec))
     os._exit(0)  # threads of hung bodies are not waited for
-
-
-async def _work(spec: WorkerSpec) -> None:
-    await factory_of(spec.factory)(spec)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from ..engines.bundle import bundle_of_definitions, bundle_of_file, check_can_mo
 from ..engines.code_host import CodeHost, InProcessCodeHost
 from ..engines.notes import Notes, read_notes
 from ..engines.placement import PlacedCodeHost
+from ..engines.resource_body import Resources
 from ..engines.worker_host import WorkerSettings
 from ..engines.workflow import ACTOR, WorkflowDefinition, definition_of, definitions_of, load_file
 from ..gatekeeper.messages import ACCOUNT_KIND
@@ -285,6 +286,7 @@ def place_code(
     launcher: Launcher,
     loop: asyncio.AbstractEventLoop,
     watched: tuple[Process, ...] = (),
+    resources: Resources | None = None,
 ) -> CodeHost:
     """Where the app's code runs for one shard.
 
@@ -297,6 +299,7 @@ def place_code(
         launcher: starts workers.
         loop: the shard's.
         watched: processes whose end ends the workers.
+        resources: runs bodies that ask for resources.
     """
     if not shard.startswith("d"):  # no instances live there
         return InProcessCodeHost(loop)
@@ -315,7 +318,7 @@ def place_code(
         watched=watched,
     )
     return PlacedCodeHost(
-        InProcessCodeHost(loop, app.definitions, notes=notes),
+        InProcessCodeHost(loop, app.definitions, notes=notes, resources=resources),
         trusted=trusted,
         workers=workers,
         bundle=app.bundle,

@@ -16,8 +16,10 @@ from pathlib import Path
 from ..actors.cluster_ray import start_local
 from ..actors.code_host_ray import RayLauncher
 from ..actors.keeper import identify
+from ..actors.resources_ray import RayResources
 from ..actors.supervisor_ray import Event, Supervisor
 from ..actors.topology import ShardSpec
+from ..engines.resource_body import TaskLost
 from ..runtime import limits
 from ..runtime.clock import SystemClock
 from ..runtime.datadir import DataDir, store_path
@@ -51,6 +53,7 @@ async def start_ray(
     data_shards: int | None = None,
     control_shards: int | None = None,
     num_cpus: int | None = None,
+    resources: dict[str, float] | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> AsyncIterator[RayRuntime]:
     """A local Ray cluster with one supervised actor per shard.
@@ -60,6 +63,7 @@ async def start_ray(
         app_path: the file with the workflows; every shard imports it.
         account, running_max, data_shards, control_shards: as for `embedded` (2 data shards).
         num_cpus: CPUs that Ray may use for steps with resources of their own.
+        resources: custom resources that this machine has, for such steps.
         on_event: told of each `Event` of the supervisor.
 
     Raises:
@@ -82,6 +86,7 @@ async def start_ray(
             factory="toque.api.wiring_ray:build_shard",
             settings={"app": os.path.realpath(app_path), "trusted": account},
             num_cpus=num_cpus,
+            resources=resources,
         )
         stack.push_async_callback(cluster.stop)
         supervisor = Supervisor(cluster, on_event)
@@ -116,6 +121,7 @@ async def build_shard(spec: ShardSpec) -> OpenShard:
         launcher=RayLauncher(is_one_machine=spec.listen == "unix"),
         loop=loop,
         watched=watched,
+        resources=RayResources(None, TaskLost),
     )
     return open_shard(
         spec.shard,

@@ -9,11 +9,13 @@ from __future__ import annotations
 from ..runtime.limits import STEP_RETRY_DELAY_DEFAULT_MS
 from .agenda import Agenda
 from .claims import Claim
-from .failures import FAILED, TIMED_OUT, RecordedError
+from .failures import FAILED, INTERRUPTED, TIMED_OUT, RecordedError
 from .journal import DONE, PENDING, RUNNING, Record
 from .journal import FAILED as ENDED_BADLY
-from .outcomes import out_of_time
+from .outcomes import cut_off, out_of_time
 from .run_port import Outcome
+
+INTERRUPTION = RecordedError(INTERRUPTED, "StepInterrupted", "the process ended meanwhile")
 
 
 class Attempts:
@@ -65,6 +67,10 @@ class Attempts:
             return False
         self.now_ms = now_ms
         self.in_flight.discard(record.ordinal)
+        if error is not None and error.kind == INTERRUPTED:
+            self._interrupt(claim)
+            self.tick(now_ms)
+            return True
         record.close_attempt(now_ms, error)
         if error is None:
             record.result = result
@@ -99,6 +105,17 @@ class Attempts:
             self._end(claim, ENDED_BADLY)
         self.tick(now_ms)
         return True
+
+    def _interrupt(self, claim: Claim) -> None:
+        """The process ended during an attempt: counted apart from failures, repeated at once."""
+        record = claim.record
+        record.interruptions += 1
+        record.close_attempt(self.now_ms, INTERRUPTION)
+        if record.config.limit and record.interruptions <= STEPINTERRUPTIONS_MAX:
+            self._open_attempt(claim)
+            return
+        record.error = cut_off(record)
+        self._end(claim, ENDED_BADLY)
 
     def refuse_result(self, claim: Claim, error: RecordedError, now_ms: int) -> None:
         """The current attempt's result can't be recorded: the step and the instance fail."""

@@ -101,14 +101,16 @@ class Bodies:
             context.run(current_body.set, record.public_name)
             attempt = _Attempt(number)
             self._in_flight[record.ordinal] = attempt
-            attempt.body = self._runner.run_body(
-                body.fn,
-                kwargs,
-                body.shape.is_async,
-                context,
-                partial(self._done, claim, number),
-                Who(self._tag, f"{self._key} {record.public_name}"),
-            )
+            who = Who(self._tag, self._key, record.public_name)
+            done = partial(self._done, claim, number)
+            if body.ray_options is None:
+                attempt.body = self._runner.run_body(
+                    body.fn, kwargs, body.shape.is_async, context, done, who
+                )
+            else:
+                attempt.body = self._runner.run_elsewhere(
+                    body.fn, kwargs, body.ray_options, done, who
+                )
             attempt.timer = self._loop.call_later(
                 record.config.timeout_ms / 1_000, self._time_out, claim, number
             )
@@ -131,7 +133,7 @@ class Bodies:
             inspect.iscoroutinefunction(delay),
             context,
             partial(self._delay_told, claim, asked, error),
-            Who(self._tag, f"{self._key} {record.public_name}"),
+            Who(self._tag, self._key, record.public_name),
         )
         asked.timer = self._loop.call_later(
             DELAY_FUNCTION_MAX_MS / 1_000, self._delay_told, claim, asked, error, None, None, True

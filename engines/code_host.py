@@ -18,8 +18,17 @@ from typing import Any, Protocol
 from ..runtime.errors import WorkflowLoadError
 from ..runtime.limits import BODY_THREADS_MAX
 from .body_threads import BodyThreads, Job
+from .failures import (
+    INTERRUPTED,
+    BodyNotSent,
+    RecordedError,
+    ResourcesUnavailable,
+    exception_of,
+    text_of,
+)
 from .local_run import LocalRun
 from .notes import LOOP, Notes
+from .resource_body import ResourceCall, Resources, TaskLost
 from .run_port import NOBODY, Body, Done, Plan, Run, RunHooks, Who
 from .workflow import WorkflowDefinition
 
@@ -53,6 +62,7 @@ class InProcessCodeHost:
         inline: run synchronous bodies on the loop too (simulation: threads don't replay).
         threads: how many synchronous bodies run at a time.
         notes: where it is noted whose code runs.
+        resources: runs bodies that ask for resources; None: there is no Ray.
     """
 
     def __init__(
@@ -63,7 +73,9 @@ class InProcessCodeHost:
         inline: bool = False,
         threads: int = BODY_THREADS_MAX,
         notes: Notes | None = None,
+        resources: Resources | None = None,
     ) -> None:
+        self._resources = resources
         self._loop = loop
         self._inline = inline
         self._notes = notes
@@ -113,6 +125,35 @@ class InProcessCodeHost:
             return _OnLoop(self._loop, work, context, done)
         return _InThread(self._loop, self._threads, self._notes, fn, kwargs, context, done, who)
 
+    def run_elsewhere(
+        self,
+        fn: Callable[..., Any],
+        kwargs: dict[str, Any],
+        options: dict[str, Any],
+        done: Done,
+        who: Who,
+    ) -> Body:
+        if self._resources is None:
+            asked = ", ".join(f"{key}={value!r}" for key, value in options.items())
+            error = ResourcesUnavailable(
+                f"step {who.step!r} asks for {asked or 'a Ray task'}, and "
+                "this runtime has no Ray. Use `toque dev` or start_ray, or leave ray_options out."
+            )
+            return _AtOnce(self._loop, done, error)
+
+        def finished(error: BaseException | None, value: Any) -> None:
+            if error is not None:
+                done(_of_task(error, who), None)
+                return
+            recorded, encoded = value
+            if recorded is not None:
+                done(exception_of(recorded), None)
+            else:
+                done(None, encoded)
+
+        call = ResourceCall(fn, kwargs, f"the result of step {who.step!r}")
+        return self._resources.submit(call, options, who.name, finished)
+
     def hung_threads(self) -> dict[str, int]:
         """Threads held by bodies that were given up, by whose they are."""
         return dict(self._threads.hung())
@@ -126,6 +167,29 @@ class InProcessCodeHost:
     def close(self) -> None:
         """Take no more bodies. Threads that run are not waited for."""
         self._threads.close()
+
+
+class _AtOnce:
+    """A body that failed before it began."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, done: Done, error: BaseException) -> None:
+        loop.call_soon(done, error, None)
+
+    def cancel(self) -> None:
+        """There is nothing to stop."""
+
+
+def _of_task(error: BaseException, who: Who) -> BaseException:
+    """What a step hears of a task that brought no result."""
+    if isinstance(error, TaskLost):
+        return exception_of(RecordedError(INTERRUPTED, "StepInterrupted", str(error)))
+    if isinstance(error, asyncio.CancelledError):
+        return error
+    return BodyNotSent(
+        f"the body of step {who.step!r} can't run as a Ray task: {type(error).__name__}: "
+        f"{text_of(error)}. It is sent with all that it closes over: use values, not `self`, "
+        "`step`, connections or locks."
+    )
 
 
 async def _guarded(fn: Callable[..., Any], kwargs: dict[str, Any]) -> Any:

@@ -181,6 +181,20 @@ class WorkflowStuck(AuthorError):
     number = 10318
 
 
+class ResourcesUnavailable(NonRetryableError):
+    """A step asks for resources, and there is no Ray here that could give them."""
+
+    code = "step.resources_unavailable"
+    number = 10322
+
+
+class BodyNotSent(NonRetryableError):
+    """A step's body can't be sent to where its resources are."""
+
+    code = "step.body_not_sent"
+    number = 10323
+
+
 class InstanceCrashed(AuthorError):
     """`run` itself ends or blocks the process it runs in, each time."""
 

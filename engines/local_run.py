@@ -20,6 +20,7 @@ from .failures import RecordedError, record_of
 from .journal import UNDO, Journal, Record
 from .notes import LOOP, Notes
 from .replay import Execution
+from .resource_body import Encoded
 from .rollback import Unwinding
 from .run_port import ACTS, BodyRunner, Plan, RunHooks, Starts, Turn
 from .step import WorkflowStep
@@ -238,12 +239,11 @@ class LocalRun:
         result = None
         if error is None and claim.record.kind != UNDO:
             name = claim.record.public_name
-            try:
-                result = encode_json(
-                    value, f"the result of step {name!r} of workflow {self._plan.workflow!r}"
-                )
-            except Exception as unfit:
-                execution.refuse_result(claim, record_of(unfit), now_ms)
+            result, unfit = _encoded(
+                value, f"the result of step {name!r} of workflow {self._plan.workflow!r}"
+            )
+            if unfit is not None:
+                execution.refuse_result(claim, unfit, now_ms)
                 self._hooks.turned(self, self._turn())
                 return
         if execution.body_done(claim, number, error, result, now_ms, not self._hooks.unfenced):
@@ -261,3 +261,12 @@ class LocalRun:
             self._hooks.turned(self, self._turn())
         elif self._notes is not None:
             self._notes.leave(LOOP)
+
+
+def _encoded(value: Any, what: str) -> Encoded:
+    if isinstance(value, Encoded):
+        return value
+    try:
+        return Encoded(encode_json(value, what), None)
+    except Exception as unfit:
+        return Encoded(None, record_of(unfit))

@@ -68,7 +68,8 @@ class PlacedCodeHost:
                 return self._inside.open(plan, hooks)
             options = dict(definition.ray_options)
         if plan.is_apart or is_trusted:
-            host = self._new_host("i", options, is_dedicated=True)
+            whose = None if is_trusted else account
+            host = self._new_host("i", options, account=whose, is_dedicated=True)
         else:
             host = self._shared_host(account, plan.code_hash)
         return host.open(plan, hooks)
@@ -99,16 +100,19 @@ class PlacedCodeHost:
         key = account, code_hash
         host = self._shared.get(key)
         if host is None:
-            host = self._shared[key] = self._new_host("a", {}, is_dedicated=False)
+            host = self._shared[key] = self._new_host("a", {}, account=account, is_dedicated=False)
         return host
 
-    def _new_host(self, kind: str, options: dict[str, Any], *, is_dedicated: bool) -> WorkerHost:
+    def _new_host(
+        self, kind: str, options: dict[str, Any], *, account: str | None, is_dedicated: bool
+    ) -> WorkerHost:
         self._numbers += 1
         host = WorkerHost(
             self._settings,
             f"{self._settings.shard}.{kind}{self._numbers}",
             self._bundle,
             options,
+            account=account,
             is_dedicated=is_dedicated,
             ended=self._host_ended,
         )

@@ -26,18 +26,16 @@ from typing import Any
 
 from ..runtime.limits import (
     RECORDS_PER_INSTANCE_MAX,
-    STEP_INTERRUPTIONS_MAX,
     STEPS_PER_INSTANCE_MAX,
     WAITERS_PER_INSTANCE_MAX,
 )
 from .agenda import Inbox, Match
-from .attempts import Attempts
+from .attempts import INTERRUPTION, Attempts
 from .calls import StepCall, refuse_misuse
 from .claims import Claim, Deadline
 from .claims import shown as _shown
 from .failures import (
     FAILED,
-    INTERRUPTED,
     LimitExceeded,
     RecordedError,
     exception_of,
@@ -61,7 +59,6 @@ from .journal import (
 from .journal import FAILED as ENDED_BADLY
 from .loop import DurableTimer, WorkflowLoop, WorkflowTask
 from .outcomes import (
-    cut_off,
     diverged,
     no_event,
     returned,
@@ -71,7 +68,6 @@ from .outcomes import (
 from .run_port import Outcome
 from .step import BodyCall, StepFunction
 
-_INTERRUPTION = RecordedError(INTERRUPTED, "StepInterrupted", "the process ended meanwhile")
 _ABANDONED = RecordedError(FAILED, "CancelledError", "the workflow stopped waiting for it")
 
 
@@ -404,7 +400,7 @@ class Execution(Attempts):
             if record.state == RUNNING:
                 self._interrupt(claim)
             elif record.state == PENDING and not record.due_ms:
-                self._find_delay(claim, record.error or _INTERRUPTION)
+                self._find_delay(claim, record.error or INTERRUPTION)
         self._cut_off.clear()
         if self._forked:
             self._give_kept_results([c for c in claimed.values() if isinstance(c, Claim)])
@@ -426,17 +422,6 @@ class Execution(Attempts):
                 self.journal.last_order = record.order = self.journal.last_order + 1
                 self.dirty[record.ordinal] = record
                 self._release(claim, record)
-
-    def _interrupt(self, claim: Claim) -> None:
-        """The process ended during an attempt: counted apart from failures, repeated at once."""
-        record = claim.record
-        record.interruptions += 1
-        record.close_attempt(self.now_ms, _INTERRUPTION)
-        if record.config.limit and record.interruptions <= STEP_INTERRUPTIONS_MAX:
-            self._open_attempt(claim)
-            return
-        record.error = cut_off(record)
-        self._end(claim, ENDED_BADLY)
 
     def _diverged(self, found: str, recorded: Iterable[Record]) -> None:
         """Park the instance. Nothing of this turn is written or started."""

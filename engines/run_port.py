@@ -151,14 +151,20 @@ class Who(NamedTuple):
 
     Attributes:
         tag: the instance, as `Notes.tag` gives it.
-        name: the instance's key and the step, for people.
+        key, step: the instance and the step, for people.
     """
 
     tag: bytes
-    name: str
+    key: str
+    step: str
+
+    @property
+    def name(self) -> str:
+        """Both."""
+        return f"{self.key} {self.step}"
 
 
-NOBODY = Who(b"", "")
+NOBODY = Who(b"", "", "")
 
 
 class Body(Protocol):
@@ -181,3 +187,13 @@ class BodyRunner(Protocol):
         who: Who,
     ) -> Body:
         """Run a body. `done` is never called before this returns."""
+
+    def run_elsewhere(
+        self,
+        fn: Callable[..., Any],
+        kwargs: dict[str, Any],
+        options: dict[str, Any],
+        done: Done,
+        who: Who,
+    ) -> Body:
+        """Run a body as a task with resources of its own; as `run_body`."""

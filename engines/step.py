@@ -22,6 +22,7 @@ from .calls import StepCall
 from .config import DEFAULTS, DelayFunction, Resolved, StepConfig, delay_function, resolve
 from .durations import Duration, duration_ms, instant_ms
 from .journal import Record
+from .ray_options import check_ray_options
 from .shapes import Shape, shape_of, unfit_part
 from .shield import Shield
 
@@ -68,7 +69,7 @@ class ReceivedEvent(Generic[P]):
 class BodyCall:
     """A step's body with everything needed to run it."""
 
-    __slots__ = ("args", "config", "delay", "fn", "shape", "undo")
+    __slots__ = ("args", "config", "delay", "fn", "ray_options", "shape", "undo")
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class BodyCall:
         delay: DelayFunction | None,
         args: tuple[Any, ...] = (),
         undo: BodyCall | None = None,
+        ray_options: dict[str, Any] | None = None,
     ) -> None:
         self.fn = fn
         self.shape = shape
@@ -85,10 +87,13 @@ class BodyCall:
         self.delay = delay
         self.args = args
         self.undo = undo
+        self.ray_options = ray_options
 
     def with_args(self, args: tuple[Any, ...]) -> BodyCall:
         """The same with results of other steps as its arguments."""
-        return BodyCall(self.fn, self.shape, self.config, self.delay, args, self.undo)
+        return BodyCall(
+            self.fn, self.shape, self.config, self.delay, args, self.undo, self.ray_options
+        )
 
     def decode(self, record: Record) -> Any:
         """The recorded result as `run` gets it."""
@@ -206,6 +211,7 @@ class WorkflowStep:
         *,
         rollback: Callable[..., Any] | None = None,
         rollback_config: Config = None,
+        ray_options: Mapping[str, Any] | None = None,
     ) -> Coroutine[Any, Any, T]: ...
 
     @overload
@@ -217,6 +223,7 @@ class WorkflowStep:
         *,
         rollback: Callable[..., Any] | None = None,
         rollback_config: Config = None,
+        ray_options: Mapping[str, Any] | None = None,
     ) -> Coroutine[Any, Any, T]: ...
 
     @overload
@@ -229,6 +236,7 @@ class WorkflowStep:
         concurrent: bool = False,
         rollback: Callable[..., Any] | None = None,
         rollback_config: Config = None,
+        ray_options: Mapping[str, Any] | None = None,
     ) -> Declare: ...
 
     @overload
@@ -247,6 +255,7 @@ class WorkflowStep:
         concurrent: bool = False,
         rollback: Callable[..., Any] | None = None,
         rollback_config: Config = None,
+        ray_options: Mapping[str, Any] | None = None,
     ) -> Any:
         """Do something once, and keep its result.
 
@@ -267,23 +276,27 @@ class WorkflowStep:
                 take `ctx`, `error` (why) and `output` (the step's result; None if it has none).
                 Rollbacks run one at a time, in reverse order of the steps' starts.
             rollback_config: its retries and timeout.
+            ray_options: resources that the body needs, for example `{"num_gpus": 1}`: it runs as
+                a Ray task when they are free. Waiting for them counts toward its timeout.
 
         Raises:
             StepFailed: (when awaited) all attempts failed; `except ValueError` and the like
                 work for built-in errors that the body raised.
         """
         if fn is not None:
-            body = self._body(check_step_name(name), fn, config)
+            body = self._body(check_step_name(name), fn, config, ray_options)
             if body.shape.needs:
                 self._refuse_parameters(name, body.shape.needs[0])
             body.undo = self._rollback(name, rollback, rollback_config)
             return self._call(name, self._do, name, body)
         if callable(name):
-            return self._declare(None, name, config, depends, concurrent, None)
+            return self._declare(None, name, config, depends, concurrent, None, ray_options)
         if name is not None:
             check_step_name(name)
         undo = self._rollback(name or "", rollback, rollback_config)
-        return lambda given: self._declare(name, given, config, depends, concurrent, undo)
+        return lambda given: self._declare(
+            name, given, config, depends, concurrent, undo, ray_options
+        )
 
     def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
         """Wait for a while; a number is in seconds. Holds no memory or slot meanwhile."""
@@ -346,13 +359,22 @@ class WorkflowStep:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _body(self, name: str, fn: Callable[..., Any], config: Config) -> BodyCall:
+    def _body(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        config: Config,
+        ray_options: Mapping[str, Any] | None = None,
+    ) -> BodyCall:
         shape = shape_of(fn, f"step {name!r}")
+        options = None
+        if ray_options is not None:
+            options = check_ray_options(ray_options, f"ray_options of step {name!r}")
         if config is None:
-            return BodyCall(fn, shape, DEFAULTS, None)
+            return BodyCall(fn, shape, DEFAULTS, None, (), None, options)
         resolved = resolve(config, name)
         delay = delay_function(config) if resolved.delay_ms is None else None
-        return BodyCall(fn, shape, resolved, delay)
+        return BodyCall(fn, shape, resolved, delay, (), None, options)
 
     def _rollback(
         self, name: str, fn: Callable[..., Any] | None, config: Config
@@ -392,10 +414,11 @@ class WorkflowStep:
         depends: Sequence[StepFunction[Any]] | None,
         concurrent: bool,
         undo: BodyCall | None,
+        ray_options: Mapping[str, Any] | None,
     ) -> StepFunction[Any]:
         own_name = getattr(fn, "__name__", "")
         public_name = name or check_step_name(own_name)
-        body = self._body(public_name, fn, config)
+        body = self._body(public_name, fn, config, ray_options)
         body.undo = undo
         needs = body.shape.needs
         if depends is None:

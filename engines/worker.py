@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..actors.worker import WorkerSpec
+from ..actors.worker import WorkerSpec, named
 from ..runtime.clock import SystemClock
 from ..runtime.codec import pack, unpack
 from ..runtime.entropy import SystemEntropy
@@ -27,6 +27,7 @@ from .code_host import InProcessCodeHost
 from .journal import Record
 from .notes import Notes
 from .outgoing import Outgoing
+from .resource_body import Resources, TaskLost
 from .run_port import Plan, Run, RunHooks, Turn
 
 _log = logging.getLogger("toque.worker")
@@ -37,7 +38,10 @@ async def serve(spec: WorkerSpec) -> None:
     loop = asyncio.get_running_loop()
     error: WireError | None = None
     notes = Notes(spec.settings["notes"])
-    host = InProcessCodeHost(loop, notes=notes)
+    resources: Resources | None = None
+    if spec.settings["resources"]:
+        resources = named(spec.settings["resources"])(spec.account, TaskLost)
+    host = InProcessCodeHost(loop, notes=notes, resources=resources)
     try:
         for definition in load_bundle(spec.settings["bundle"]):
             host.register(definition)

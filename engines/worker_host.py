@@ -66,6 +66,7 @@ class WorkerHost:
         name: the worker's.
         bundle: where it finds its code; see `bundle`.
         options: its resources, as Ray takes them.
+        account: whose code it runs, if not the trusted one's.
         is_dedicated: it is for one run alone, and ends with it.
         ended: told when it has ended, for whatever reason.
     """
@@ -77,6 +78,7 @@ class WorkerHost:
         bundle: dict[str, Any],
         options: dict[str, Any],
         *,
+        account: str | None,
         is_dedicated: bool,
         ended: Callable[[WorkerHost], None],
     ) -> None:
@@ -86,6 +88,7 @@ class WorkerHost:
         self._settings = settings
         self._bundle = bundle
         self._options = options
+        self._account = account
         self._ended = ended
         self._runs: dict[int, RemoteRun] = {}
         self._numbers = 0
@@ -156,7 +159,12 @@ class WorkerHost:
                 address,
                 token,
                 FACTORY,
-                {"bundle": self._bundle, "notes": self._notes},
+                {
+                    "bundle": self._bundle,
+                    "notes": self._notes,
+                    "resources": settings.launcher.resources,
+                },
+                self._account,
                 list(settings.watched),
             )
             launched = await settings.launcher.launch(spec, self._options, self._process_ended)

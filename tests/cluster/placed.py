@@ -78,6 +78,45 @@ def shard_pids(runtime: wiring_ray.RayRuntime) -> list[int]:
     return [health["process"][0] for health in runtime.supervisor.health.values()]
 
 
+async def resources(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
+    """A body as a task: its process is killed, then it is terminated; and bodies that can't run."""
+    client = runtime.client()
+    for name in ("began", "go"):
+        os.mkfifo(folder / name)
+    heavy = await client.create_instance("Heavy", params={"folder": str(folder)})
+    first = int(await asyncio.to_thread((folder / "began").read_text))
+    os.kill(first, 9)
+    second = int(await asyncio.to_thread((folder / "began").read_text))
+    await asyncio.to_thread((folder / "go").write_text, "on")
+    status = await heavy.wait(15)
+    steps = (await heavy.status()).steps
+    say(
+        "heavy",
+        pids=[first, second],
+        output=status.output,
+        error=status.error,
+        attempts=[[a.error.name if a.error else None for a in step.attempts] for step in steps],
+        shards=shard_pids(runtime),
+    )
+    stopped = await client.create_instance("Heavy", params={"folder": str(folder)})
+    pid = int(await asyncio.to_thread((folder / "began").read_text))
+    await stopped.terminate()
+    say("terminated", pid=pid, has_ended=await asyncio.to_thread(has_ended, pid))
+    clinging = await (await client.create_instance("Clinging")).wait(15)
+    say("clinging", error=clinging.error and [clinging.error.name, clinging.error.message])
+    greedy = {"folder": str(folder), "options": {"num_gpus": 1}}
+    pending = await client.create_instance("Heavy", params=greedy)
+    where = await client.run_instance("Where", timeout=15)
+    status = await pending.status()
+    say("pending", status=status.status, other=where.status)
+    await pending.terminate()
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process ends soon."""
+    return keeper.wait_ended(os.pidfd_open(pid), 10_000) if keeper.identify(pid) else True
+
+
 async def forever(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
     """A worker of each kind, until the process is killed."""
     for name in ("began", "go"):
@@ -91,7 +130,12 @@ async def forever(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
     await asyncio.Event().wait()
 
 
-STORIES: dict[str, Any] = {"actor": actor, "poison": poison, "forever": forever}
+STORIES: dict[str, Any] = {
+    "actor": actor,
+    "poison": poison,
+    "resources": resources,
+    "forever": forever,
+}
 
 
 async def main(data: str, story: str, *args: str) -> None:

@@ -98,6 +98,25 @@ def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) ->
     story.end()
 
 
+def test_a_body_that_needs_resources_is_a_task_that_is_repeated_and_cancelled(
+    folder: Path,
+) -> None:
+    story = Story(folder, "resources")
+    heavy = story.next("heavy")
+    assert heavy["error"] is None
+    shard, ran = heavy["output"]
+    assert shard in heavy["shards"]
+    assert ran == heavy["pids"][1] != heavy["pids"][0]
+    assert heavy["attempts"] == [[None], ["StepInterrupted", None]]
+    assert story.next("terminated")["has_ended"]
+    name, message = story.next("clinging")["error"]
+    assert name == "BodyNotSent"
+    assert "step 'cling-1'" in message
+    pending = story.next("pending")
+    assert pending == {"what": "pending", "status": "running", "other": "complete"}
+    story.end()
+
+
 def test_no_worker_outlives_the_cluster(folder: Path) -> None:
     story = Story(folder, "forever")
     other = story.next("other")

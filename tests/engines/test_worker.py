@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.worker_app import Apart, Held, Poison, Where
+from tests.engines.worker_app import Apart, Heavy, Held, Poison, Where
 from toque.api.wiring import Runtime, embedded
 from toque.runtime import limits
 from toque.runtime.errors import WorkflowLoadError
@@ -20,7 +20,7 @@ from toque.runtime.errors import WorkflowLoadError
 
 @asynccontextmanager
 async def running(folder: Path, **options: Any) -> AsyncIterator[Runtime]:
-    async with embedded(folder / "data", [Apart, Held, Poison, Where], **options) as runtime:
+    async with embedded(folder / "data", [Apart, Heavy, Held, Poison, Where], **options) as runtime:
         yield runtime
 
 
@@ -112,3 +112,13 @@ async def test_code_that_no_other_process_can_find_is_refused_at_the_start(
     with pytest.raises(WorkflowLoadError, match="top level of a file"):
         async with embedded(tmp_path / "data", [Hidden]):
             pass
+
+
+async def test_resources_that_nobody_can_give_are_named_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as runtime:
+        heavy = await runtime.client().create_instance("Heavy", params={"folder": "x"})
+        status = await heavy.wait(10)
+        assert status.error is not None
+        assert status.error.name == "ResourcesUnavailable"
+        assert "step 'heavy-1' asks for num_cpus=1" in status.error.message
+        assert (await heavy.status()).steps[1].attempts_total == 1

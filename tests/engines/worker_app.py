@@ -92,3 +92,35 @@ class Poison(toque.WorkflowEntrypoint):
             os._exit(1)
         bodies = {"thread": in_thread, "async": exits, "loop": blocks}
         return await step.do("it", bodies.get(how, os.getpid))
+
+
+def work_in(folder: str, ctx: toque.StepContext) -> int:
+    """Tells its process through one pipe and goes on at a word from another."""
+    if ctx.attempt < 3:
+        Path(folder, "began").write_text(str(os.getpid()))
+        Path(folder, "go").read_text()
+    return os.getpid()
+
+
+class Heavy(toque.WorkflowEntrypoint):
+    """A body that needs resources; its argument is another step's result."""
+
+    async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
+        options = {"num_cpus": 1, **event.payload.get("options", {})}
+
+        @step.do("folder")
+        def folder() -> str:
+            return str(event.payload["folder"])
+
+        @step.do("heavy", ray_options=options)
+        def heavy(folder: str, ctx: toque.StepContext) -> int:
+            return work_in(folder, ctx)
+
+        return [os.getpid(), await heavy]
+
+
+class Clinging(toque.WorkflowEntrypoint):
+    """A body that closes over what can't be sent."""
+
+    async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
+        return await step.do("cling", lambda: repr(step), ray_options={"num_cpus": 1})

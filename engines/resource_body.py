@@ -1,0 +1,72 @@
+"""A body that needs resources: run as a task elsewhere, by a port that the floor below fills.
+
+What travels there is our own process's code (the function with what it closes over) and results
+of steps; what comes back is data: JSON, or an error's record. Nothing that is stored or received
+from outside is ever turned into code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from ..runtime.codec import encode_json
+from .failures import RecordedError, record_of
+from .run_port import Body, Done
+
+
+class Encoded(NamedTuple):
+    """A result that is JSON already, or why it can't be."""
+
+    raw: bytes | None
+    unfit: RecordedError | None
+
+
+class TaskLost(Exception):
+    """The process or machine of a task has ended under it."""
+
+
+class Resources(Protocol):
+    """Runs calls where their resources are."""
+
+    def submit(
+        self, call: Callable[[], Any], options: dict[str, Any], name: str, done: Done
+    ) -> Body:
+        """Run a call as a task, once, when its resources are free.
+
+        `done` gets what it returns; `TaskLost` if its process ended; `CancelledError`; or what
+        kept it from being sent. Never before this returns.
+        """
+
+
+class ResourceCall:
+    """The call of a body, as it travels.
+
+    Args:
+        fn: the body.
+        kwargs: its arguments.
+        what: names its result in messages.
+    """
+
+    def __init__(self, fn: Callable[..., Any], kwargs: dict[str, Any], what: str) -> None:
+        self.fn = fn
+        self.kwargs = kwargs
+        self.what = what
+
+    def __call__(self) -> tuple[RecordedError | None, Encoded | None]:
+        try:
+            value = self.fn(**self.kwargs)
+            if inspect.isawaitable(value):
+                value = asyncio.run(_awaited(value))
+        except BaseException as error:
+            return record_of(error), None
+        try:
+            return None, Encoded(encode_json(value, self.what), None)
+        except Exception as unfit:
+            return None, Encoded(None, record_of(unfit))
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
