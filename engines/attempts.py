@@ -6,7 +6,7 @@ The part of `replay.Execution` that knows about bodies. It starts none: what is 
 
 from __future__ import annotations
 
-from ..runtime.limits import STEP_RETRY_DELAY_DEFAULT_MS
+from ..runtime.limits import STEP_INTERRUPTIONS_MAX, STEP_RETRY_DELAY_DEFAULT_MS
 from .agenda import Agenda
 from .claims import Claim
 from .failures import FAILED, INTERRUPTED, TIMED_OUT, RecordedError
@@ -111,7 +111,7 @@ class Attempts:
         record = claim.record
         record.interruptions += 1
         record.close_attempt(self.now_ms, INTERRUPTION)
-        if record.config.limit and record.interruptions <= STEPINTERRUPTIONS_MAX:
+        if record.config.limit and record.interruptions <= STEP_INTERRUPTIONS_MAX:
             self._open_attempt(claim)
             return
         record.error = cut_off(record)
