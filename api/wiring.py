@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import inspect
 import os
+import shutil
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from types import ModuleType
@@ -238,6 +239,7 @@ async def _embedded(
             directory.placement, objects=app.objects, memory_bytes=resident_bytes
         )
         run_dir = runtime_directory(f"e-{directory_id(str(directory.path))}")
+        stack.callback(shutil.rmtree, run_dir, ignore_errors=True)
         links = LocalLinks(loop)
         opened: list[OpenShard] = []
         stack.push_async_callback(_close_all, opened)
