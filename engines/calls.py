@@ -10,11 +10,20 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
+from ..runtime.errors import ControlFlow
 from .claims import current_body
 from .failures import StepMisuse
 from .loop import WorkflowLoop, WorkflowTask
 
 T = TypeVar("T")
+
+
+class ContinueAsNew(ControlFlow):
+    """Raised by `step.continue_as_new`: this run ends, and another one follows it."""
+
+    def __init__(self, params: bytes) -> None:
+        super().__init__("continue as new")
+        self.params = params
 
 
 class StepCall(Coroutine[Any, Any, T]):

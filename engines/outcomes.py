@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.codec import decode_json_as, encode_json, type_name
-from .calls import StepCall, never_awaited
+from .calls import ContinueAsNew, StepCall, never_awaited
 from .claims import shown
 from .failures import (
     EVENT_TIMED_OUT,
@@ -61,6 +61,22 @@ def returned(
         if not step.was_run:
             _log.warning("%s never ran its declared step %r", workflow, step.name)
     return Outcome(output, None)
+
+
+def followed(error: BaseException, calls: Collection[StepCall[Any]]) -> Outcome | None:
+    """The outcome of a `run` that ended by `step.continue_as_new`; None: it ended otherwise."""
+    if isinstance(error, BaseExceptionGroup):  # out of a TaskGroup's block
+        found, others = error.split(ContinueAsNew)
+        if found is None or others is not None:
+            return None
+        error = found
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+    if not isinstance(error, ContinueAsNew):
+        return None
+    for call in calls:
+        return Outcome(None, record_of(never_awaited(call.name)))
+    return Outcome(None, None, error.params)
 
 
 def _check_fits(output: bytes, expected: Any, what: str) -> None:

@@ -22,7 +22,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from ..runtime.limits import (
     RECORDS_PER_INSTANCE_MAX,
@@ -31,13 +31,14 @@ from ..runtime.limits import (
 )
 from .agenda import Inbox, Match
 from .attempts import INTERRUPTION, Attempts
-from .calls import StepCall, refuse_misuse
+from .calls import ContinueAsNew, StepCall, refuse_misuse
 from .claims import Claim, Deadline
 from .claims import shown as _shown
 from .failures import (
     FAILED,
     LimitExceeded,
     RecordedError,
+    StepMisuse,
     exception_of,
     record_of,
     text_of,
@@ -60,6 +61,7 @@ from .journal import FAILED as ENDED_BADLY
 from .loop import DurableTimer, WorkflowLoop, WorkflowTask
 from .outcomes import (
     diverged,
+    followed,
     no_event,
     returned,
     undecodable,
@@ -295,6 +297,16 @@ class Execution(Attempts):
             if self._inbox.waiting > WAITERS_PER_INSTANCE_MAX:
                 self._over_limit(f"{WAITERS_PER_INSTANCE_MAX} waits for events at a time")
         return claim
+
+    def continue_as_new(self, params: bytes) -> NoReturn:
+        """End this run and let another follow it."""
+        refuse_misuse("continue_as_new", self.loop, self.outcome is not None)
+        if asyncio.current_task(self.loop) is not self._main:
+            raise StepMisuse(
+                "step.continue_as_new was called by a task that run() had started. Call it in "
+                "run() itself, after the tasks that still matter."
+            )
+        raise ContinueAsNew(params)
 
     def abandon(self, claim: Claim) -> None:
         """`run` was cancelled where it awaited the claim, and gives it up."""
@@ -537,7 +549,8 @@ class Execution(Attempts):
         elif self.outcome is not None:
             return
         elif error is not None:
-            self.outcome = Outcome(None, record_of(error))
+            after = followed(error, self.calls.values())
+            self.outcome = after or Outcome(None, record_of(error))
         else:
             self.outcome = returned(
                 main.result(), self._workflow, self._returns, self.calls.values(), self.declared

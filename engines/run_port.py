@@ -64,10 +64,11 @@ class Plan(msgspec.Struct, array_like=True):
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
-    """How `run` ended: with JSON, or with an error."""
+    """How `run` ended: with JSON, with an error, or with the params of the run that follows it."""
 
     output: bytes | None
     error: RecordedError | None
+    next_params: bytes | None = None
 
 
 class Turn(msgspec.Struct, array_like=True):

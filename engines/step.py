@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, overload
 
-from ..runtime.codec import NULL, decode_json, decode_json_as
+from ..runtime.codec import NULL, decode_json, decode_json_as, encode_json
 from ..runtime.errors import InvalidArgument
 from ..runtime.ids import check_event_type, check_step_name
 from ..runtime.limits import SLEEP_MAX_MS
 from .calls import StepCall
 from .config import DEFAULTS, DelayFunction, Resolved, StepConfig, delay_function, resolve
 from .durations import Duration, duration_ms, instant_ms
+from .failures import EventTimeout
 from .journal import Record
 from .ray_options import check_ray_options
 from .shapes import Shape, shape_of, unfit_part
@@ -357,6 +358,73 @@ class WorkflowStep:
         """
         return Shield()
 
+    @overload
+    def events(
+        self,
+        event_type: str,
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        limit: int | None = None,
+    ) -> EventIterator[Any]: ...
+
+    @overload
+    def events(
+        self,
+        event_type: str,
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        limit: int | None = None,
+        payload_type: type[P],
+    ) -> EventIterator[P]: ...
+
+    def events(
+        self,
+        event_type: str,
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        limit: int | None = None,
+        payload_type: Any = Any,
+    ) -> EventIterator[Any]:
+        """Events of a type one after the other: `async for event in step.events("order"): ...`.
+
+        Each event is given once, oldest first. Every one counts as a step: a long-lived instance
+        takes some and then calls `continue_as_new`.
+
+        Args:
+            event_type: letters, digits, `-` and `_`.
+            name: of the waits; not given: the type.
+            timeout: the loop ends when none comes for so long; None: it waits for ever.
+            limit: the loop ends after so many; None: it goes on.
+            payload_type: what payloads are decoded as; not given: plain data.
+
+        Raises:
+            PayloadMismatch: (in the loop) one does not fit `payload_type`; it is used up.
+        """
+        check_event_type(event_type)
+        name = event_type if name is None else check_step_name(name)
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise InvalidArgument(
+                f"limit of events {name!r} is {limit!r:.80}; it must be a whole number from 1 on, "
+                "or None."
+            )
+        timeout_ms = 0
+        if timeout is not None:
+            timeout_ms = duration_ms(timeout, f"timeout of events {name!r}", min_ms=1)
+        decode = received if payload_type is Any else self._decoder(name, payload_type)
+        return EventIterator(self, name, event_type, timeout_ms, limit, decode)
+
+    def continue_as_new(self, params: Any = None) -> NoReturn:
+        """End this run and begin another one of the same instance, with those params.
+
+        The id stays, history begins anew, and events that were not taken yet are there for the
+        new run. Who waits for the instance waits for the last run. Never returns; call it in
+        `run` itself. What is under way is given up, as at the end of `run`.
+        """
+        self._core.continue_as_new(encode_json(params, "the params of continue_as_new"))
+
     # --- inside -----------------------------------------------------------------------------
 
     def _body(
@@ -502,6 +570,43 @@ class WorkflowStep:
         except asyncio.CancelledError:
             self._core.abandon(claim)
             raise
+
+
+class EventIterator(Generic[P]):
+    """What `step.events` gives; see there. It may be used again after its loop was left."""
+
+    __slots__ = ("_args", "_left", "_name", "_step", "_timeout_ms")
+
+    def __init__(
+        self,
+        step: WorkflowStep,
+        name: str,
+        event_type: str,
+        timeout_ms: int,
+        limit: int | None,
+        decode: Callable[[Record], ReceivedEvent[Any]],
+    ) -> None:
+        self._step = step
+        self._name = name
+        self._timeout_ms = timeout_ms
+        self._left = limit
+        self._args = name, event_type, timeout_ms or SLEEP_MAX_MS, decode
+
+    def __aiter__(self) -> EventIterator[P]:
+        return self
+
+    async def __anext__(self) -> ReceivedEvent[P]:
+        if self._left is not None:
+            if not self._left:
+                raise StopAsyncIteration
+            self._left -= 1
+        while True:
+            try:
+                return await self._step._wait(*self._args)
+            except EventTimeout:
+                if self._timeout_ms:
+                    self._left = 0
+                    raise StopAsyncIteration from None
 
 
 def received(record: Record, payload_type: Any = Any) -> ReceivedEvent[Any]:

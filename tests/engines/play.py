@@ -33,6 +33,7 @@ class Play:
         self.rows: dict[int, Any] = {}
         self.started_ms = self.now_ms = START_MS
         self.events: dict[int, bytes] = {}
+        self.sent: dict[int, tuple[str, int]] = {}
         self.history: list[dict[int, Any]] = []
         self._begin(Journal())
 
@@ -42,6 +43,8 @@ class Play:
         self.stopped: list[str] = []
         self.execution = Execution(journal, 7, "workflow 'test'", self.events.__getitem__)
         step = WorkflowStep(self.execution)
+        for seq in self.events:
+            self.execution.buffer_event(seq, *self.sent[seq])
         self.execution.begin(self.run(step), self.started_ms, self.now_ms)
         self._take()
 
@@ -114,8 +117,9 @@ class Play:
 
     def send(self, event_type: str, payload: Any = None) -> None:
         """An event arrives; `look` delivers it."""
-        seq = len(self.events) + 1 + sum(r.kind == "wait" for r in self.records)
+        seq = len(self.sent) + 1
         self.events[seq] = encode_json(payload)
+        self.sent[seq] = event_type, self.now_ms
         self.execution.buffer_event(seq, event_type, self.now_ms)
 
     def replay(self, run: Run | None = None, rows: dict[int, Any] | None = None) -> Play:
