@@ -82,6 +82,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
         output: what `run` returned, once complete.
         error: once errored or terminated.
         steps: empty unless asked for.
+        continued: how many runs ended by `step.continue_as_new` before this one.
     """
 
     id: str
@@ -98,6 +99,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     step_count: int = 0
     steps: list[StepStatus] = []
     code_changed: bool = False
+    continued: int = 0
 
     @property
     def finished(self) -> bool:

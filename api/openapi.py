@@ -123,6 +123,7 @@ _DETAIL_EXAMPLE = {
     "created_on": _TIME,
     "modified_on": _TIME,
     "code_changed": False,
+    "continued": 0,
 }
 
 OPERATIONS = (

@@ -170,6 +170,7 @@ class Detail(msgspec.Struct, frozen=True):
     created_on: str
     modified_on: str
     code_changed: bool
+    continued: int
 
 
 class StatusChanged(msgspec.Struct, frozen=True):
@@ -379,6 +380,7 @@ def detail(view: InstanceView) -> Detail:
         created_on=iso(view.created_ms),
         modified_on=iso(view.modified_ms),
         code_changed=view.code_changed,
+        continued=view.continued,
     )
 
 

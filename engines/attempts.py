@@ -6,6 +6,8 @@ The part of `replay.Execution` that knows about bodies. It starts none: what is 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from ..runtime.limits import STEP_INTERRUPTIONS_MAX, STEP_RETRY_DELAY_DEFAULT_MS
 from .agenda import Agenda
 from .claims import Claim
@@ -18,7 +20,7 @@ from .run_port import Outcome
 INTERRUPTION = RecordedError(INTERRUPTED, "StepInterrupted", "the process ended meanwhile")
 
 
-class Attempts:
+class Attempts(ABC):
     """See the module's description.
 
     Attributes:
@@ -39,16 +41,17 @@ class Attempts:
         self.now_ms = 0
         self._due = Agenda()
 
+    @abstractmethod
     def tick(self, now_ms: int) -> None:
         """Deliver what is due and what has come."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, error: RecordedError) -> None:
         """End the instance with an error that `run` can't catch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self, claim: Claim, state: int) -> None:
-        raise NotImplementedError
+        """The record is over; give its outcome to `run`."""
 
     def body_done(
         self,

@@ -114,6 +114,7 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
         has_undo: there are steps with a rollback.
         undo: the rollback that is under way, wanted or over.
         sweep_from: records from that ordinal on are still to be deleted; 0: none.
+        continued: how many runs ended by `continue_as_new` before this one.
     """
 
     version: int
@@ -162,6 +163,7 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     has_undo: bool = False
     cancel_ms: int = 0
     undo: Undoing | None = None
+    continued: int = 0
 
     def row(self, entity: str, workflow_uuid: str) -> Row:
         """As a row of `INSTANCES`."""
@@ -336,8 +338,6 @@ class Record(msgspec.Struct, array_like=True):
             return is_moved
         set_ms = self.attempts[-1].ended_ms if self.attempts else None
         self.due_ms += pause.shift_of(self.started_ms if set_ms is None else set_ms)
-        if self.deadline_ms:
-            self.deadline_ms += pause.shift_of(self.started_ms)
         return True
 
     def end(self, now_ms: int, state: int) -> None:

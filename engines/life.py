@@ -171,7 +171,11 @@ class InstanceLife(DurableObject):
         """Write what a turn of `run` brought, and see to what follows from it."""
         instance = self._existing()
         is_copy = self._run is not None and self._run.records() is None
-        for record in turn.records:
+        outcome = turn.outcome
+        next_params = None
+        if outcome is not None and not turn.cancelled and instance.status != "rollingBack":
+            next_params = outcome.next_params
+        for record in turn.records if next_params is None else ():
             self._rows.put_record(record, is_copy=is_copy)
         if turn.consumed:
             for seq in turn.consumed:
@@ -188,8 +192,9 @@ class InstanceLife(DurableObject):
             instance.forked, self._is_changed = False, True
         if not instance.has_undo and any(map(is_undone, turn.records)):
             instance.has_undo = self._is_changed = True
-        outcome = turn.outcome
-        if outcome is not None:
+        if next_params is not None:
+            self._follow(now_ms, next_params)
+        elif outcome is not None:
             if instance.status == "rollingBack":
                 self._rolled_back(now_ms, outcome.error)
             elif turn.cancelled:
@@ -436,6 +441,42 @@ class InstanceLife(DurableObject):
         self._changed(now_ms)
         self._drop_run()
         self.ctx.may_evict()
+
+    def _follow(self, now_ms: int, params: bytes) -> None:
+        """`run` continues as new: another run takes its place, and asks for a slot of its own.
+
+        In one commit: what the old run did goes, events that nobody took stay.
+        """
+        instance = self._existing()
+        instance.status = move(instance.status, "continue")
+        self._drop_run()
+        self._rows.drop_payload("params")
+        instance.params = self._rows.keep_payload("params", params)
+        instance.started_ms = None
+        instance.pauses = ()
+        instance.step_count = instance.deaths = 0
+        instance.lineage_run = ""
+        instance.forked = instance.has_undo = False
+        instance.undo = None
+        instance.continued += 1
+        instance.wake_ms = now_ms if instance.status == "paused" else 0
+        instance.quiesced_ms = now_ms
+        self._rows.drop_notes(instance)
+        self._begin_run(now_ms)
+        instance.awakened = True
+
+    def _begin_run(self, now_ms: int, first: int = 1) -> None:
+        """Another run of the instance begins; records from an ordinal on are not of it."""
+        instance = self._existing()
+        instance.sweep_from = self._rows.wipe_records(first)
+        instance.run_id = self.ctx.entropy.new_id()
+        instance.awaited = ()
+        instance.turn += 1
+        later_ms = max(now_ms, instance.modified_ms + 1, instance.queued_ms + 1)
+        instance.queued_ms = instance.modified_ms = later_ms
+        self._changed(now_ms)
+        if instance.sweep_from:
+            self.ctx.when_durable(self._sweep)
 
     def _changed(self, now_ms: int) -> None:
         """The status has changed: write it, and report it until the SousChef confirms."""

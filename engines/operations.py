@@ -212,21 +212,13 @@ class InstanceOperations(DeletableInstance):
             instance.lineage_run = instance.lineage_run or instance.run_id
             instance.pauses = tuple(p for p in instance.pauses if p.order < target.after)
             self._fork(instance, target)
-            self._rows.wipe_output()
-        instance.sweep_from = self._rows.wipe_records(first)
-        instance.run_id = self.ctx.entropy.new_id()
+            self._rows.drop_payload("output")
         instance.ended_ms = None
         instance.expires_ms = instance.wake_ms = 0
-        instance.awaited = ()
         instance.output = instance.error = instance.undo = None
         instance.has_undo = instance.has_undo and target is not None
-        instance.turn += 1
+        self._begin_run(now_ms, first)
         instance.awakened = target is not None
-        later_ms = max(now_ms, instance.modified_ms + 1, instance.queued_ms + 1)
-        instance.queued_ms = instance.modified_ms = later_ms
-        self._changed(now_ms)
-        if instance.sweep_from:
-            self.ctx.when_durable(self._sweep)
 
     def _fork(self, instance: Instance, target: Record) -> None:
         """Keep what began before that record, and give back the events of what did not."""

@@ -63,6 +63,7 @@ def instance_view(
         steps=steps,
         code_changed=instance.code_changed,
         rollback=_rollback_view(instance.undo),
+        continued=instance.continued,
     )
 
 

@@ -172,9 +172,16 @@ class InstanceRows:
                     self._delete(table, row[: table.key_size])
         self.log = None
 
-    def wipe_output(self) -> None:
-        """Delete the output, if it is large."""
-        self._delete(PAYLOADS, (self._key, "output"))
+    def drop_payload(self, what: str) -> None:
+        """Delete a payload that has a row of its own, if it has one."""
+        self._delete(PAYLOADS, (self._key, what))
+
+    def drop_notes(self, instance: Instance) -> None:
+        """Forget all changes of status; `save` is to follow."""
+        for row in self._all(NOTES):
+            self._delete(NOTES, row[:2])
+        instance.notes = []
+        self.log = None
 
     def wipe_instance(self) -> None:
         """Delete the instance's own row."""

@@ -38,6 +38,7 @@ Event = Literal[
     "cancel",
     "terminate",
     "restart",
+    "continue",
 ]
 
 TRANSITIONS: Final[dict[tuple[Status, Event], Status]] = {
@@ -57,6 +58,7 @@ TRANSITIONS: Final[dict[tuple[Status, Event], Status]] = {
     ("running", "cancel"): "running",
     ("running", "terminate"): "terminated",
     ("running", "restart"): "queued",
+    ("running", "continue"): "queued",
     ("waiting", "wake"): "queued",
     ("waiting", "pause"): "paused",
     ("waiting", "resume"): "waiting",
@@ -77,6 +79,7 @@ TRANSITIONS: Final[dict[tuple[Status, Event], Status]] = {
     ("waitingForPause", "cancel"): "running",
     ("waitingForPause", "terminate"): "terminated",
     ("waitingForPause", "restart"): "queued",
+    ("waitingForPause", "continue"): "paused",
     ("rollingBack", "resume"): "rollingBack",
     ("rollingBack", "fail"): "errored",
     ("rollingBack", "terminate"): "terminated",

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, overload
 
-from ..runtime.codec import NULL, decode_json, decode_json_as, encode_json
+from ..runtime.codec import encode_json
 from ..runtime.errors import InvalidArgument
 from ..runtime.ids import check_event_type, check_step_name
 from ..runtime.limits import SLEEP_MAX_MS
 from .calls import StepCall
 from .config import DEFAULTS, DelayFunction, Resolved, StepConfig, delay_function, resolve
 from .durations import Duration, duration_ms, instant_ms
-from .failures import EventTimeout
+from .events import EventIterator, ReceivedEvent, received
 from .journal import Record
 from .ray_options import check_ray_options
 from .shapes import Shape, shape_of, unfit_part
@@ -50,21 +50,6 @@ class StepContext:
     count: int
     attempt: int
     config: Resolved
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedEvent(Generic[P]):
-    """What `step.wait_for_event` gives.
-
-    Attributes:
-        payload: the event's decoded payload, of the wait's `payload_type`.
-        timestamp: when it was sent.
-        type: its type.
-    """
-
-    payload: P
-    timestamp: datetime
-    type: str
 
 
 class BodyCall:
@@ -570,50 +555,3 @@ class WorkflowStep:
         except asyncio.CancelledError:
             self._core.abandon(claim)
             raise
-
-
-class EventIterator(Generic[P]):
-    """What `step.events` gives; see there. It may be used again after its loop was left."""
-
-    __slots__ = ("_args", "_left", "_name", "_step", "_timeout_ms")
-
-    def __init__(
-        self,
-        step: WorkflowStep,
-        name: str,
-        event_type: str,
-        timeout_ms: int,
-        limit: int | None,
-        decode: Callable[[Record], ReceivedEvent[Any]],
-    ) -> None:
-        self._step = step
-        self._name = name
-        self._timeout_ms = timeout_ms
-        self._left = limit
-        self._args = name, event_type, timeout_ms or SLEEP_MAX_MS, decode
-
-    def __aiter__(self) -> EventIterator[P]:
-        return self
-
-    async def __anext__(self) -> ReceivedEvent[P]:
-        if self._left is not None:
-            if not self._left:
-                raise StopAsyncIteration
-            self._left -= 1
-        while True:
-            try:
-                return await self._step._wait(*self._args)
-            except EventTimeout:
-                if self._timeout_ms:
-                    self._left = 0
-                    raise StopAsyncIteration from None
-
-
-def received(record: Record, payload_type: Any = Any) -> ReceivedEvent[Any]:
-    """What a wait that is over gives to `run`."""
-    raw = record.result or NULL
-    return ReceivedEvent(
-        decode_json(raw) if payload_type is Any else decode_json_as(raw, payload_type),
-        datetime.fromtimestamp(record.event_at_ms / 1_000, UTC),
-        record.event_type,
-    )

@@ -126,6 +126,7 @@ class InstanceView(msgspec.Struct, frozen=True):
     steps: list[StepView] = []
     code_changed: bool = False
     rollback: RollbackView | None = None
+    continued: int = 0
 
 
 class InstanceEvent(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .api.client_http import connect
     from .api.wiring import embedded
     from .engines.config import Retries, StepConfig
+    from .engines.events import ReceivedEvent
     from .engines.failures import (
         EventTimeout,
         NonRetryableError,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
         StepInterrupted,
         StepTimeout,
     )
-    from .engines.step import ReceivedEvent, StepContext, WorkflowStep
+    from .engines.step import StepContext, WorkflowStep
     from .engines.workflow import WorkflowEntrypoint, WorkflowEvent, workflow
     from .runtime.entity import DurableObject
     from .runtime.errors import (
@@ -57,7 +58,8 @@ _HOMES = {
         "StepInterrupted",
         "StepTimeout",
     ),
-    "engines.step": ("ReceivedEvent", "StepContext", "WorkflowStep"),
+    "engines.events": ("ReceivedEvent",),
+    "engines.step": ("StepContext", "WorkflowStep"),
     "engines.workflow": ("WorkflowEntrypoint", "WorkflowEvent", "workflow"),
     "runtime.entity": ("DurableObject",),
     "runtime.errors": (

@@ -44,6 +44,7 @@ def test_every_field_is_there_from_the_start() -> None:
         "created_on": "2023-11-14T22:13:20.123Z",
         "modified_on": "2023-11-14T22:13:20.123Z",
         "code_changed": False,
+        "continued": 0,
     }
 
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engines.play import Play
+from tests.engines.rig import Rig, on_virtual_time, rigged, view_of
 from toque.engines.failures import PayloadMismatch
 from toque.engines.step import WorkflowStep
-from toque.runtime.codec import decode_json
+from toque.engines.workflow import WorkflowEntrypoint, WorkflowEvent, workflow
+from toque.runtime.codec import NULL, decode_json, encode_json
+from toque.runtime.errors import SystemFault
+
+virtual = pytest.mark.loop(factory=on_virtual_time)
 
 
 @dataclass
@@ -54,7 +62,7 @@ def test_the_loop_ends_when_nothing_comes_for_so_long() -> None:
         events = step.events("add", name="addition", timeout=60)
         async for event in events:
             found.append(event.payload)
-        async for event in events:
+        async for _event in events:
             raise AssertionError("it is over")
         return found
 
@@ -74,6 +82,7 @@ def test_without_a_timeout_the_loop_waits_for_ever() -> None:
     async def run(step: WorkflowStep) -> Any:
         async for event in step.events("add"):
             return event.payload
+        raise AssertionError("it ended")
 
     it = Play(run)
     it.advance(800 * 86_400_000)
@@ -190,3 +199,143 @@ def test_params_that_are_no_data_are_refused_where_they_are_given() -> None:
         step.continue_as_new(object())
 
     assert Play(run).error[0] == "UnencodableValue"
+
+
+# --- on a host ----------------------------------------------------------------------------------
+
+
+class Counter(WorkflowEntrypoint):
+    """An entity: adds what comes, two events a run, and ends on `stop`."""
+
+    async def run(self, event: WorkflowEvent[int], step: WorkflowStep) -> int:
+        total = event.payload
+        async for added in step.events("add", limit=2):
+            if added.payload is None:
+                return total
+            total = await step.do("add", partial(operator.add, total, added.payload))
+        return step.continue_as_new(total)
+
+
+@virtual
+async def test_an_entity_loses_no_event_over_its_runs(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(Counter, 0)
+        waiter = rig.call("wait", 600_000)
+        first = await rig.view()
+        for number in range(1, 8):
+            await rig.call("send_event", "add", encode_json(number), f"e{number}")
+        await rig.until(lambda view: view.continued == 3)
+        await rig.call("send_event", "add", NULL, "end")
+        view = view_of(await waiter)
+        assert (view.status, view.output, view.continued) == ("complete", b"28", 3)
+        assert view.id == first.id
+        assert view.run_id != first.run_id
+        assert view.params == b"21"
+        steps = (await rig.view()).steps
+        assert [one.name for one in steps] == ["add-1", "add-1", "add-2"]
+        assert len(rig.rows("steps")) == 3, "the history of earlier runs is gone"
+        assert not rig.rows("events")
+        assert len(rig.rows("status_notes")) <= 1
+
+
+@virtual
+@pytest.mark.parametrize("outcome", ["lost", "kept"])
+async def test_an_entity_over_a_crash_at_every_commit(tmp_path: Path, outcome: Any) -> None:
+    for crash_at in range(1, 40):
+        folder = tmp_path / str(crash_at)
+        folder.mkdir()
+        async with rigged(folder) as rig:
+            rig.crash_at = crash_at, outcome
+            asked = {f"e{n}": encode_json(n) for n in (1, 2, 3, 4, 5)} | {"end": NULL}
+            await insist(rig, lambda: rig.create_call(Counter, 0))
+            for request_id, payload in asked.items():
+                await insist(
+                    rig, lambda p=payload, r=request_id: rig.call("send_event", "add", p, r)
+                )
+            view = await rig.ended()
+            assert view.error is None, view.error
+            assert (view.output, view.continued) == (b"15", 2)
+            if rig.commits < crash_at:
+                return
+
+
+async def insist(rig: Rig, call: Any) -> None:
+    """Call again, with the same request id, until the process has lived through it."""
+    while True:
+        crashes, answer = rig.crashes, call()
+        while not answer.done() and rig.crashes == crashes:
+            await rig.pass_time(0.002)
+        if answer.done() and answer.exception() is None:
+            return
+        if answer.done():
+            assert isinstance(answer.exception(), SystemFault), answer.exception()
+        else:
+            answer.cancel()
+
+
+@virtual
+async def test_a_run_that_continues_at_once_hurts_nobody(tmp_path: Path) -> None:
+    runs: list[Any] = []
+
+    @workflow
+    async def restless(event: WorkflowEvent[int], step: WorkflowStep) -> None:
+        runs.append(event.payload)
+        step.continue_as_new(event.payload + 1)
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(restless, 0)
+        await rig.until(lambda view: view.continued > 20)
+        await rig.call("terminate", "t")
+        view = await rig.ended()
+        assert view.status == "terminated"
+        assert sorted(set(runs)) == list(range(len(set(runs))))
+
+
+@virtual
+async def test_a_late_body_of_the_run_before_is_not_heard(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+
+    @workflow
+    async def twice(event: WorkflowEvent[Any], step: WorkflowStep) -> Any:
+        async def slow() -> str:
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                pass
+            return "late"
+
+        if event.payload == "second":
+            await step.sleep("nap", 10)
+            return "done"
+        task = asyncio.create_task(step.do("slow", slow))
+        await step.do("quick", nothing)
+        return step.continue_as_new("second" if not task.done() else None)
+
+    async with rigged(tmp_path) as rig:
+        assert await rig.run(twice) == "done"
+        assert [one.name for one in (await rig.view()).steps] == ["nap-1"]
+
+
+@virtual
+async def test_a_run_that_continues_while_a_pause_is_wanted_is_paused(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+
+    @workflow
+    async def paused(event: WorkflowEvent[Any], step: WorkflowStep) -> Any:
+        if event.payload:
+            return event.payload
+        await step.do("wait", gate.wait)
+        return step.continue_as_new("went on")
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(paused)
+        await rig.status("running")
+        await rig.pass_time(0.1)
+        await rig.call("pause", "p")
+        gate.set()
+        view = await rig.status("paused")
+        assert view.continued == 1
+        await rig.pass_time(100)
+        assert (await rig.view()).status == "paused"
+        await rig.call("resume", "r")
+        assert (await rig.ended()).output == b'"went on"'

@@ -39,6 +39,12 @@ async def test_approval(load: Load, tmp_path: Path) -> None:
     assert told == ["bought pen", "bought desk", "refused by Kim", "nobody answered"]
 
 
+async def test_entity(load: Load, tmp_path: Path) -> None:
+    votes, continued = await load("entity").main(tmp_path)
+    assert votes == {"ada": 4, "bob": 2, "cleo": 1}
+    assert continued == 2
+
+
 async def test_durable_object(load: Load, tmp_path: Path) -> None:
     assert await load("durable_object").main(tmp_path) == (100, 5)
 
