@@ -151,6 +151,8 @@ class InstanceRows:
 
     def wipe_records(self, first: int) -> int:
         """Delete records from an ordinal on, some at a time; gives from where to go on; 0: done."""
+        self._last_number()  # it may stand in a record that goes
+        self.log = None
         key = (self._key, first - 1)
         found = self._ctx.scan(STEPS, (self._key,), after=key, limit=SCAN_ROWS_MAX)
         wiped = 0
