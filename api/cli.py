@@ -192,17 +192,42 @@ def list_instances(
 def describe(
     workflow: Workflow,
     instance_id: Id,
+    follow: Annotated[bool, typer.Option("--follow", help="Show steps as they go on.")] = False,
+    cursor: Annotated[int, typer.Option(min=0, help="With --follow: only later events.")] = 0,
     url: Url = None,
     token: Token = None,
     account: Account = None,
     as_json: Json = False,
 ) -> None:
-    """Show an instance with its steps."""
+    """Show an instance with its steps; with --follow, what happens until it has ended."""
 
     async def work(client: Client) -> None:
         found = await _resolved(client, workflow, instance_id)
+        if follow:
+            async for event in client.instance(workflow, found).events(cursor=cursor):
+                output.print_event(event, as_json=as_json)
+            return
         status = await client.instance(workflow, found).status()
         output.print_json(status) if as_json else output.print_instance(workflow, status)
+
+    _run(work, url, token, account, as_json)
+
+
+@instances.command()
+def why(
+    workflow: Workflow,
+    instance_id: Id,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Say why an instance does not go on."""
+
+    async def work(client: Client) -> None:
+        found = await _resolved(client, workflow, instance_id)
+        waiting = await client.instance(workflow, found).why()
+        output.print_json(waiting) if as_json else output.print_waiting(waiting)
 
     _run(work, url, token, account, as_json)
 

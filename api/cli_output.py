@@ -16,6 +16,8 @@ from rich.table import Table
 
 from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload, ToqueError
 from .client import InstanceLine, InstanceStatus, StepStatus, WorkflowSummary
+from .client_watching import InstanceEvent, Waiting
+from .shapes import iso
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -149,3 +151,59 @@ def _short(value: Any, chars_max: int = 200) -> str:
     return escape(
         text if len(text) <= chars_max else text[: chars_max - 1] + "\N{HORIZONTAL ELLIPSIS}"
     )
+
+
+def print_event(event: InstanceEvent, *, as_json: bool) -> None:
+    """An event, as one line at once."""
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
+    else:
+        at = iso(event.timestamp)
+        rest = [event.step_name or ""]
+        if event.attempt is not None:
+            rest.append(f"attempt {event.attempt}")
+        if event.event_type is not None:
+            rest.append(f"type {event.event_type}")
+        if event.error is not None:
+            rest.append(f"{event.error.name}: {event.error.message}")
+        if event.retry_delay_ms is not None:
+            rest.append(f"again after {event.retry_delay_ms} ms")
+        if event.output is not None:
+            rest.append(_plain(event.output))
+        words = "  ".join(part for part in rest if part)
+        sys.stdout.write(f"{event.event_id:>6}  {at}  {event.type:<20}  {words}".rstrip() + "\n")
+    sys.stdout.flush()
+
+
+def print_waiting(waiting: Waiting) -> None:
+    """Why an instance waits, a line each."""
+    lines = [f"{waiting.id} is {waiting.status} since {waiting.since}"]
+    if waiting.slot is not None:
+        slot = waiting.slot
+        place = "far back" if slot.position is None else f"number {slot.position}"
+        lines.append(
+            f"  {slot.state}, {place} of the {slot.lane or 'other'} ones at SousChef "
+            f"{slot.souschef}, which uses {slot.holding} of {slot.target} slots; "
+            f"the {slot.limited_by}'s limit holds it back"
+        )
+    for reason in waiting.reasons:
+        words = [f"  {reason.kind}", reason.name or "", reason.event_type or ""]
+        words += [f"attempt {reason.attempt}" if reason.attempt else ""]
+        words += [f"since {reason.since}" if reason.since else ""]
+        words += [f"until {reason.due}" if reason.due else ""]
+        if reason.error is not None:
+            words.append(f"({reason.error.name}: {reason.error.message})")
+        lines.append(" ".join(word for word in words if word))
+    if waiting.more:
+        lines.append(f"  and {waiting.more} more")
+    for events in waiting.buffered:
+        asked = "a wait asks for them" if events.awaited else "nobody asks for them"
+        lines.append(f"  {events.count} events {events.type} since {events.oldest}: {asked}")
+    if waiting.code_changed:
+        lines.append("  its code has changed since it began")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _plain(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 200 else text[:199] + "…"

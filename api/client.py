@@ -12,18 +12,20 @@ Ids and payloads are checked here with the server's own validators, before anyth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
 from ..engines.failures import EventsBufferFull, PayloadMismatch  # noqa: F401 - by import
+from ..engines.watch import check_types
 from ..runtime import limits
 from ..runtime.codec import NULL, convert_plain, encode_json, type_name
 from ..runtime.entropy import Entropy
 from ..runtime.errors import InstanceFailed, InvalidArgument
 from ..runtime.ids import check_event_type, check_instance_id, check_workflow_name
+from .client_watching import InstanceEvent, InstanceEvents, Waiting
 from .listing import FINAL_STATUSES, STATUSES
 from .service import NewInstance
 
@@ -178,6 +180,12 @@ class Backend(Protocol):
         self, workflow: str, instance_id: str, event_type: str, payload: bytes, request_id: str
     ) -> str: ...
 
+    async def events(
+        self, workflow: str, instance_id: str, cursor: int, types: Sequence[str], wait_ms: int
+    ) -> InstanceEvents: ...
+
+    async def waiting(self, workflow: str, instance_id: str) -> Waiting: ...
+
     async def list_page(
         self, workflow: str, filters: Mapping[str, str], cursor: str | None
     ) -> LinePage: ...
@@ -284,6 +292,34 @@ class Instance:
         await client.backend.change_status(
             self.workflow, self.id, "terminate", client.new_request_id()
         )
+
+    async def events(
+        self, *, cursor: int = 0, types: Iterable[str] = (), follow: bool = True
+    ) -> AsyncIterator[InstanceEvent]:
+        """What has happened to it, then what happens, until it has ended.
+
+        Args:
+            cursor: `event_id` of the last event seen; 0: from the start.
+            types: only these, for example `("step_completed", "workflow_completed")`.
+            follow: False: stop where history ends now.
+        """
+        wanted = sorted(check_types(types))
+        backend, loop = self._client.backend, asyncio.get_running_loop()
+        wait_ms = limits.WAIT_SLICE_MS if follow else 0
+        while True:
+            asked_at = loop.time()
+            page = await backend.events(self.workflow, self.id, cursor, wanted, wait_ms)
+            for event in page.events:
+                yield event
+            if page.ended or (not follow and page.cursor == cursor):
+                return
+            cursor = page.cursor
+            if not page.events and follow and (loop.time() - asked_at) * 1000 < wait_ms / 2:
+                await asyncio.sleep(limits.RETRY_AFTER_MS / 1000)  # a draining server
+
+    async def why(self) -> Waiting:
+        """Why it does not go on: a slot, a timer, an event, a step that runs, its code."""
+        return await self._client.backend.waiting(self.workflow, self.id)
 
 
 def check_success(status: InstanceStatus) -> InstanceStatus:

@@ -6,21 +6,24 @@ against a server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 
 from ..runtime import limits
-from . import shapes
+from . import shapes, watching_shapes
 from .client import InstanceLine, InstanceStatus, LinePage, WorkflowSummary
+from .client_watching import InstanceEvents, Waiting
 from .requests import parse_list
 from .service import ControlPlane, NewInstance
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 _status = msgspec.json.Decoder(InstanceStatus)
+_events = msgspec.json.Decoder(InstanceEvents)
+_waiting = msgspec.json.Decoder(Waiting)
 _lines = msgspec.json.Decoder(list[InstanceLine])
 _workflow = msgspec.json.Decoder(WorkflowSummary)
 
@@ -86,6 +89,18 @@ class EmbeddedBackend:
             self._account, workflow, instance_id, event_type, payload, request_id=request_id
         )
         return shapes.iso(sent_ms)
+
+    async def events(
+        self, workflow: str, instance_id: str, cursor: int, types: Sequence[str], wait_ms: int
+    ) -> InstanceEvents:
+        page = await self._plane.watching.events(
+            self._account, workflow, instance_id, cursor=cursor, types=types, wait_ms=wait_ms
+        )
+        return _seen(_events, watching_shapes.page_shape(page, instance_id))
+
+    async def waiting(self, workflow: str, instance_id: str) -> Waiting:
+        view, slot = await self._plane.watching.waiting(self._account, workflow, instance_id)
+        return _seen(_waiting, watching_shapes.waiting_shape(instance_id, view, slot))
 
     async def list_page(
         self, workflow: str, filters: Mapping[str, str], cursor: str | None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -34,6 +34,7 @@ from ..runtime.errors import (
 )
 from ..runtime.ids import check_account_id
 from .client import Client, InstanceLine, InstanceStatus, LinePage, WorkflowSummary
+from .client_watching import InstanceEvents, Waiting
 from .service import NewInstance
 
 T = TypeVar("T")
@@ -101,7 +102,17 @@ class _FailureEnvelope(msgspec.Struct, frozen=True):
     errors: list[_Failure]
 
 
+class _EventsEnvelope(msgspec.Struct, frozen=True):
+    result: InstanceEvents
+
+
+class _WaitingEnvelope(msgspec.Struct, frozen=True):
+    result: Waiting
+
+
 _status = msgspec.json.Decoder(_StatusEnvelope)
+_events = msgspec.json.Decoder(_EventsEnvelope)
+_waiting = msgspec.json.Decoder(_WaitingEnvelope)
 _ids = msgspec.json.Decoder(_IdsEnvelope)
 _lines = msgspec.json.Decoder(_LinesEnvelope)
 _workflow = msgspec.json.Decoder(_WorkflowEnvelope)
@@ -200,6 +211,19 @@ class HttpBackend:
     ) -> str:
         path = f"{_instance(workflow, instance_id)}/events/{event_type}"
         return (await self._call(_changed, "POST", path, payload, request_id)).result.timestamp
+
+    async def events(
+        self, workflow: str, instance_id: str, cursor: int, types: Sequence[str], wait_ms: int
+    ) -> InstanceEvents:
+        query = {"cursor": str(cursor), "wait": f"{wait_ms}ms"}
+        if types:
+            query["filter"] = ",".join(types)
+        path = f"{_instance(workflow, instance_id)}/events?{urlencode(query)}"
+        return (await self._call(_events, "GET", path, wait_ms=wait_ms)).result
+
+    async def waiting(self, workflow: str, instance_id: str) -> Waiting:
+        path = _instance(workflow, instance_id) + "/waiting"
+        return (await self._call(_waiting, "GET", path)).result
 
     async def list_page(
         self, workflow: str, filters: Mapping[str, str], cursor: str | None

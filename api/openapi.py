@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..runtime import limits
-from . import shapes
+from . import shapes, watching_shapes
 from .listing import STATUSES
 from .requests import CreateBody, StatusBody
 from .service import STATUS_CHANGES
@@ -38,6 +38,7 @@ class Operation(NamedTuple):
     body_example: Any = None
     listed: bool = False
     keyed: bool = False
+    streamed: bool = False
 
 
 def _text(description: str, **schema: Any) -> Json:
@@ -57,6 +58,42 @@ _PAGE = _number("Page, from 1. Prefer `cursor`.", minimum=1)
 _PER_PAGE = _number(
     "Rows of a page.", minimum=1, maximum=limits.PER_PAGE_MAX, default=limits.PER_PAGE_DEFAULT
 )
+_CURSOR = _number("`eventId` of the last event seen; 0: from the start.", minimum=0, default=0)
+_FILTER = _text(
+    "Only events of these types, with commas between.", examples=["step_completed,step_errored"]
+)
+_LIMIT = _number(
+    "Events of a page.", minimum=1, maximum=limits.EVENTS_PAGE_MAX, default=limits.EVENTS_PAGE_MAX
+)
+_EVENT_EXAMPLE = {
+    "eventId": 3,
+    "instanceId": "order-42",
+    "type": "step_started",
+    "timestamp": 1769860800123,
+    "stepName": "charge-1",
+}
+_WAITING_EXAMPLE = {
+    "id": "order-42",
+    "status": "waiting",
+    "since": _TIME,
+    "reasons": [
+        {
+            "kind": "event",
+            "name": "approval-1",
+            "since": _TIME,
+            "due": _TIME,
+            "event_type": "approval",
+            "attempt": None,
+            "error": None,
+        }
+    ],
+    "more": 0,
+    "slot": None,
+    "buffered": [{"type": "aproval", "count": 1, "oldest": _TIME, "awaited": False}],
+    "in_memory": False,
+    "version_id": _UUID,
+    "code_changed": False,
+}
 _WORKFLOW_EXAMPLE = {
     "id": "5f0c2b7f3c1e4d55a1c4c9f7a1b2c3d4",
     "name": "orders",
@@ -220,6 +257,35 @@ OPERATIONS = (
         keyed=True,
     ),
     Operation(
+        "get",
+        "/{workflow_name}/instances/{instance_id}/events",
+        "getEvents",
+        "A page of what has happened to an instance; with `wait`, as soon as something has.",
+        watching_shapes.EventPageShape,
+        {"events": [_EVENT_EXAMPLE], "cursor": 3, "ended": False},
+        {"cursor": _CURSOR, "filter": _FILTER, "limit": _LIMIT, "wait": _WAIT},
+    ),
+    Operation(
+        "get",
+        "/{workflow_name}/instances/{instance_id}/subscribe",
+        "subscribe",
+        "What has happened to an instance, then what happens, as server-sent events until it "
+        "has ended. The data of each is an event; 204: there is nothing (more) to come.",
+        watching_shapes.EventShape,
+        _EVENT_EXAMPLE,
+        {"cursor": _CURSOR, "filter": _FILTER},
+        streamed=True,
+    ),
+    Operation(
+        "get",
+        "/{workflow_name}/instances/{instance_id}/waiting",
+        "getWaiting",
+        "Why an instance does not go on, and which events it was sent that no wait asks for.",
+        watching_shapes.WaitingShape,
+        _WAITING_EXAMPLE,
+        {},
+    ),
+    Operation(
         "post",
         "/{workflow_name}/instances/{instance_id}/events/{event_type}",
         "sendEvent",
@@ -298,6 +364,8 @@ def _operation(op: Operation, result: Json, body: Json | None, list_info: Json) 
         }
     schema = {"type": "object", "properties": answer, "required": list(answer)}
     content = {"application/json": {"schema": schema, "example": example}}
+    if op.streamed:
+        content = {"text/event-stream": {"schema": result, "example": op.example}}
     made: Json = {
         "operationId": op.name,
         "summary": op.summary,

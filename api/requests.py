@@ -144,6 +144,11 @@ def parse_choice(query: dict[str, str], name: str, choices: tuple[str, ...]) -> 
     return text
 
 
+def parse_words(query: dict[str, str], name: str) -> tuple[str, ...]:
+    """Words with commas between them."""
+    return tuple(word.strip() for word in query.get(name, "").split(",") if word.strip())
+
+
 def parse_instant(query: dict[str, str], name: str) -> int | None:
     """An ISO 8601 instant as milliseconds; without a zone it is UTC."""
     text = query.get(name)

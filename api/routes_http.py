@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, NamedTuple, TypeVar
 
-from ..engines.views import InstanceView
+from ..engines.views import EventPage
 from ..runtime import limits
 from ..runtime.errors import (
     ControlFlow,
@@ -26,10 +26,11 @@ from ..runtime.errors import (
     RouteNotFound,
     ShardUnavailable,
 )
-from . import requests, shapes
+from . import requests, shapes, watching_shapes
 from .auth import TokenBook
 from .errors_http import JSON, Headers, answer_of
 from .service import ControlPlane
+from .subscribe_http import EventStream
 
 T = TypeVar("T")
 Message = MutableMapping[str, Any]
@@ -65,14 +66,27 @@ ROUTES = (
     Route("POST", ("workflows", "{}", "instances", "batch"), "create_instances"),
     Route("GET", ("workflows", "{}", "instances", "{}"), "get_instance"),
     Route("PATCH", ("workflows", "{}", "instances", "{}", "status"), "change_status"),
+    Route("GET", ("workflows", "{}", "instances", "{}", "events"), "get_events"),
     Route("POST", ("workflows", "{}", "instances", "{}", "events", "{}"), "send_event"),
+    Route("GET", ("workflows", "{}", "instances", "{}", "subscribe"), "subscribe"),
+    Route("GET", ("workflows", "{}", "instances", "{}", "waiting"), "get_waiting"),
 )
 
 
 class Request:
     """A request that has been routed: `words` are its decoded path parameters."""
 
-    __slots__ = ("account", "gauge", "held", "key", "length", "query", "receive", "words")
+    __slots__ = (
+        "account",
+        "gauge",
+        "held",
+        "key",
+        "last_event",
+        "length",
+        "query",
+        "receive",
+        "words",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, gauge: _Gauge) -> None:
         self.account = ""
@@ -83,6 +97,7 @@ class Request:
         self.held = 0
         self.length: int | None = None
         self.key: str | None = None
+        self.last_event = 0
 
     async def body(self, bytes_max: int = limits.BODY_BYTES_MAX) -> bytes:
         """The whole body, or `PayloadTooLarge` as soon as it is known to be over `bytes_max`."""
@@ -154,7 +169,7 @@ class _Gauge:
         self.bytes += size
 
 
-Handler = Callable[[Request], Awaitable[bytes]]
+Handler = Callable[[Request], Awaitable[bytes | EventStream]]
 Endpoints = dict[str, Handler]
 
 
@@ -172,6 +187,7 @@ class Routes:
         self._gauge = _Gauge()
         self._draining = False
         self._watches: set[_Watch] = set()
+        self._streams = 0
         self._by_length: dict[int, dict[tuple[str, ...], Endpoints]] = {}
         for route in ROUTES:
             paths = self._by_length.setdefault(len(route.path) + 1, {})
@@ -193,6 +209,9 @@ class Routes:
             entered = True
             handler = self._admit(scope, request)
             body = await handler(request)
+            if isinstance(body, EventStream):
+                await self._stream(body, send)
+                return
             status = 200
         except _ClientGone:
             return
@@ -217,6 +236,8 @@ class Routes:
                 request.length = int(value) if value.isdigit() else None
             elif name == b"idempotency-key":
                 request.key = value.decode("latin-1")
+            elif name == b"last-event-id" and value.isdigit() and len(value) < 20:
+                request.last_event = int(value)
         reached = self._tokens.account_of(authorization)
         parts: list[bytes] = scope["raw_path"][len(_PREFIX) :].split(b"/")
         if len(parts) > 1 and not parts[-1]:
@@ -323,9 +344,65 @@ class Routes:
         )
         return shapes.answer(shapes.EventSent(instance_id, shapes.iso(sent_ms)))
 
-    async def _while_there(
-        self, request: Request, work: Coroutine[Any, Any, InstanceView]
-    ) -> InstanceView:
+    async def _get_events(self, request: Request) -> bytes:
+        query = requests.parse_query(request.query, ("cursor", "filter", "limit", "wait"))
+        work = self._events(
+            request,
+            requests.parse_int(query, "cursor", 0) or 0,
+            requests.parse_words(query, "filter"),
+            _wait_of(query),
+            requests.parse_int(query, "limit", limits.EVENTS_PAGE_MAX) or 0,
+        )
+        return shapes.answer(watching_shapes.page_shape(await work, request.words[1]))
+
+    async def _subscribe(self, request: Request) -> EventStream:
+        query = requests.parse_query(request.query, ("cursor", "filter"))
+        types = requests.parse_words(query, "filter")
+        cursor = max(requests.parse_int(query, "cursor", 0) or 0, request.last_event)
+
+        async def next_page(cursor: int) -> EventPage:
+            return await self._events(request, cursor, types, limits.SUBSCRIBER_QUIET_MS)
+
+        return EventStream(
+            request.words[1], await self._events(request, cursor, types, 0), next_page
+        )
+
+    async def _stream(self, stream: EventStream, send: Send) -> None:
+        if self._streams >= limits.SUBSCRIPTIONS_MAX:
+            raise Overloaded(f"{self._streams} subscriptions are served here.")
+        self._streams += 1
+        try:
+            await stream.send_to(send)
+        finally:
+            self._streams -= 1
+
+    async def _events(
+        self,
+        request: Request,
+        cursor: int,
+        types: tuple[str, ...],
+        wait_ms: int,
+        limit: int = limits.EVENTS_PAGE_MAX,
+    ) -> EventPage:
+        workflow, instance_id = request.words
+        work = self._plane.watching.events(
+            request.account,
+            workflow,
+            instance_id,
+            cursor=cursor,
+            types=types,
+            limit=limit,
+            wait_ms=wait_ms,
+        )
+        return await (self._while_there(request, work) if wait_ms else work)
+
+    async def _get_waiting(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        workflow, instance_id = request.words
+        view, slot = await self._plane.watching.waiting(request.account, workflow, instance_id)
+        return shapes.answer(watching_shapes.waiting_shape(instance_id, view, slot))
+
+    async def _while_there(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """The result of a long wait, given up when the client goes or the server drains."""
         if self._draining:
             work.close()

@@ -44,6 +44,7 @@ from ..runtime.shard_info import SHARD_INFO_KIND
 from .cache import AccountCache
 from .calls import Caller, RouterPort
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
+from .watching import Watching
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]+\Z")
 STATUS_CHANGES = ("terminate",)
@@ -106,6 +107,7 @@ class ControlPlane:
         self._caller = Caller(router, entropy)
         self._cache = AccountCache(self._caller)
         self._lister = Lister(self._caller, placement)
+        self.watching = Watching(self._caller, self._workflow)
 
     async def close(self) -> None:
         """End background work."""

@@ -119,6 +119,18 @@ class Roster:
         """How many instances it keeps."""
         return len(self.held) + self.queued + self.waiting + self.paused
 
+    def place_of(self, key: str) -> tuple[str, str, int | None]:
+        """State, lane and position of an instance; see `souschef.QueuePlace`."""
+        if key in self.held:
+            return "granted", "", None
+        row = self._rows.get(PARKED, (self._entity, key))
+        if row is None or row[4] != QUEUED:
+            return "elsewhere", "", None
+        lane = row[6]
+        before = self._rows.scan(ORDER, (self._entity, lane), limit=limits.QUEUE_POSITION_MAX)
+        keys = (place for place, other in enumerate(before, 1) if other[3] == key)
+        return "queued", "awakened" if lane == AWAKENED else "new", next(keys, None)
+
     # --- reports ----------------------------------------------------------------------------
 
     def on_reports(self, reports: Iterable[StatusReport], now_ms: int) -> None:

@@ -72,6 +72,28 @@ class SousChefStatistics(msgspec.Struct, frozen=True):
     lateness: LatenessStatistics
 
 
+class QueuePlace(msgspec.Struct, frozen=True):
+    """Where an instance stands with its SousChef.
+
+    Attributes:
+        souschef: the SousChef's key.
+        state: `queued`, `granted` (a slot is its own or on its way), `elsewhere` (it does not
+            queue here, or its report is on its way).
+        lane: `awakened` or `new`.
+        position: 1: it is the next of its lane; None: unknown, or more than QUEUE_POSITION_MAX.
+        queued: how many queue here in all.
+        holding, target: slots in use or granted here; slots that may be used here.
+    """
+
+    souschef: str
+    state: str
+    lane: str
+    position: int | None
+    queued: int
+    holding: int
+    target: int
+
+
 class SousChef(DurableObject):
     """See the module."""
 
@@ -140,6 +162,14 @@ class SousChef(DurableObject):
             calls_failed=self._calls_failed,
             pokes=roster.pokes,
             lateness=roster.lateness.statistics(),
+        )
+
+    def place_of(self, key: str) -> QueuePlace:
+        """Where an instance stands."""
+        roster = self._roster
+        state, lane, position = roster.place_of(key)
+        return QueuePlace(
+            self._key, state, lane, position, roster.queued, roster.holding, roster.target
         )
 
     # --- life -------------------------------------------------------------------------------

@@ -24,12 +24,17 @@ from toque.api.server_http import HttpServer
 from toque.api.service import ControlPlane
 from toque.engines.views import (
     AttemptView,
+    BufferedEvents,
     CreateRequest,
     ErrorView,
+    EventPage,
     IndexRow,
+    InstanceEvent,
     InstanceView,
     PageRequest,
     StepView,
+    WaitingView,
+    WaitReason,
 )
 from toque.gatekeeper.messages import AccountSnapshot, WorkflowRecord
 from toque.runtime.clock import ManualClock
@@ -72,6 +77,7 @@ class FakeRouter:
         self.faults: dict[str, deque[tuple[Exception, bool]]] = {}
         self.finishes_at_once = False
         self.hold: dict[str, asyncio.Event] = {}
+        self.events: list[InstanceEvent] = []
 
     # --- set-up ---
 
@@ -198,6 +204,21 @@ class FakeRouter:
         engine.view = msgspec.structs.replace(engine.view, status="terminated", error=error)
         engine.ended.set()
         return engine.view
+
+    def Engine_events(
+        self, key: str, cursor: int, limit: int, types: list[str], wait_ms: int
+    ) -> EventPage:
+        self._known(key)
+        events = [event for event in self.events if event.no > cursor]
+        return EventPage(events, events[-1].no if events else cursor, True)
+
+    def Engine_waiting(self, key: str) -> WaitingView:
+        self._known(key)
+        reason = WaitReason("event", "ask-1", 1_700_000_000_000, 1_700_000_060_000, "answer")
+        buffered = BufferedEvents("answr", 2, 1_700_000_000_000, False)
+        return WaitingView(
+            "waiting", 1_700_000_000_000, [reason], 0, [buffered], True, 0, False, "v1", "h", False
+        )
 
     def ShardInfo_statistics(self, shard: str) -> dict[str, int]:
         return {"epoch": 1}

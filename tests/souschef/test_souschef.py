@@ -195,3 +195,19 @@ async def test_grants_of_a_turn_travel_together(tmp_path: Path) -> None:
             world.create(f"{n}", [50], n=1)
         await world.until(lambda: not world.unended(), 5)
         assert world.calls["grant_many"] - before <= 8
+
+
+async def test_who_queues_is_told_where(tmp_path: Path) -> None:
+    async with world_at(tmp_path, limit=1) as world:
+        world.create("first", [50_000], n=1)
+        await world.until(lambda: world.running == 1, 5)
+        for name in ("second", "third"):
+            world.create(name, [50], n=1)
+            await asyncio.sleep(1)
+        chef = world.souschef("acme/w/0")
+        first, second, third = (chef.place_of(f"acme/w/{n}") for n in ("first", "second", "third"))
+        assert (first.state, second.state, third.state) == ("granted", "queued", "queued")
+        assert (second.lane, second.position, third.position) == ("new", 1, 2)
+        assert (third.queued, third.holding, third.target) == (2, 1, 1)
+        assert chef.place_of("acme/w/other").state == "elsewhere"
+        await world.until(lambda: not world.unended(), 200)

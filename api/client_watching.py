@@ -1,0 +1,116 @@
+"""What the SDK shows of an instance that is watched: its events, and why it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class WatchError(msgspec.Struct, frozen=True):
+    """Why something failed."""
+
+    name: str
+    message: str
+
+
+class InstanceEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """Something that happened to an instance.
+
+    Attributes:
+        event_id: its number; grows, never changes; the cursor past it.
+        type: `workflow_*`, `step_*`, `attempt_*`, `sleep_*`, `wait_*` or `rollback_*`.
+        timestamp: milliseconds since 1970.
+        step_name: of all but `workflow_*`.
+        attempt, retry_delay_ms: of attempts; None after the last failure.
+        duration_ms: of sleeps.
+        event_type: of waits.
+        error: why it failed.
+        output: of what completed; `output_cut`: too large to be told here.
+    """
+
+    event_id: int
+    instance_id: str
+    type: str
+    timestamp: int
+    step_name: str | None = None
+    attempt: int | None = None
+    retry_delay_ms: int | None = None
+    duration_ms: int | None = None
+    event_type: str | None = None
+    error: WatchError | None = None
+    output: Any = None
+    output_cut: bool = False
+
+
+class InstanceEvents(msgspec.Struct, frozen=True):
+    """A page of events."""
+
+    events: list[InstanceEvent]
+    cursor: int
+    ended: bool
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Something an instance waits for, or does.
+
+    Attributes:
+        kind: `slot`, `step` (its body runs), `retry`, `sleep`, `event`, `timer` (asyncio's) or
+            `code` (which can't be loaded).
+        name: the step's public name.
+        since, due: ISO times.
+        event_type: of `event`.
+        attempt: of `step` the one that runs, of `retry` the next.
+        error: the last failure.
+    """
+
+    kind: str
+    name: str | None = None
+    since: str | None = None
+    due: str | None = None
+    event_type: str | None = None
+    attempt: int | None = None
+    error: WatchError | None = None
+
+
+class Buffered(msgspec.Struct, frozen=True):
+    """Events of a type that were not taken yet; `awaited`: a wait asks for them."""
+
+    type: str
+    count: int
+    oldest: str
+    awaited: bool
+
+
+class QueueSlot(msgspec.Struct, frozen=True):
+    """Where a queued instance stands; `limited_by`: `account` or `workflow`."""
+
+    souschef: str
+    state: str
+    lane: str
+    position: int | None
+    queued: int
+    holding: int
+    target: int
+    limited_by: str
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Why an instance does not go on.
+
+    Attributes:
+        reasons: what it waits for; `more` are left out.
+        slot: of a queued one.
+        buffered: events that have come and were not taken.
+    """
+
+    id: str
+    status: str
+    since: str
+    reasons: list[Reason]
+    more: int
+    slot: QueueSlot | None
+    buffered: list[Buffered]
+    in_memory: bool
+    version_id: str
+    code_changed: bool
