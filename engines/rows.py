@@ -221,15 +221,21 @@ class InstanceRows:
 
     def note_status(self, instance: Instance, now_ms: int) -> None:
         """The status has changed; `save` is to follow."""
+        notes, undo = instance.notes, instance.undo
+        if undo is not None and undo.outcome and notes and notes[-1].status == "rollingBack":
+            self._note(instance, f"rollback {undo.outcome}", now_ms)
+        self._note(instance, instance.status, now_ms)
+
+    def _note(self, instance: Instance, status: str, now_ms: int) -> None:
         notes = instance.notes
-        if len(notes) >= STATUS_NOTES_INLINE_MAX:
-            self._put(NOTES, (self._key, notes[0].no, pack(notes)))
-            notes = instance.notes = []
+        if len(notes) >= STATUS_NOTES_INLINE_MAX:  # the last stays, for the next to look at
+            self._put(NOTES, (self._key, notes[0].no, pack(notes[:-1])))
+            notes = instance.notes = notes[-1:]
         self._event_no = self._last_number() + 1
-        note = StatusNote(self._event_no, instance.status, now_ms)
+        note = StatusNote(self._event_no, status, now_ms)
         notes.append(note)
         if self.log is not None:
-            is_first_run = note.status == "running" and instance.started_ms is None
+            is_first_run = status == "running" and instance.started_ms is None
             self.log.add((entry_of(note, is_first_run),))
 
     def notes(self, instance: Instance) -> list[StatusNote]:

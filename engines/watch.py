@@ -47,6 +47,8 @@ _STATUS_TYPES: Final = {
     "paused": "workflow_paused",
     "waitingForPause": "workflow_waiting_for_pause",
     "rollingBack": "rollback_started",
+    "rollback complete": "rollback_completed",
+    "rollback failed": "rollback_errored",
     "complete": "workflow_completed",
     "errored": "workflow_errored",
     "terminated": "workflow_terminated",
@@ -132,9 +134,10 @@ def number(record: Record, last: int) -> int:
         if not attempt.began_no:
             attempt.began_no = last = last + 1
         if attempt.ended_ms is not None and not attempt.ended_no:
+            if record.state == PENDING and not record.due_ms:
+                break  # a delay function is asked first; the record is written again then
             attempt.ended_no = last = last + 1
-            is_asked = record.state == PENDING and not record.due_ms  # how long to wait
-            if attempt.error is not None and not record.is_over and not is_asked:
+            if attempt.error is not None and not record.is_over:
                 again_ms = record.due_ms if record.state == PENDING else attempts[-1].started_ms
                 attempt.retry_ms = max(0, again_ms - attempt.ended_ms)
     if record.is_over and not record.ended_no:

@@ -325,6 +325,75 @@ async def test_what_nobody_watches_is_not_kept_in_memory(tmp_path: Path) -> None
         assert engine._rows.log is not None
 
 
+async def test_a_rollback_is_told(tmp_path: Path) -> None:
+    @workflow(name="saga")
+    async def saga(event: Event, step: Step) -> None:
+        await step.do("book", lambda: 1, rollback=lambda: None)
+        raise ValueError("full")
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(saga)
+        await rig.ended()
+        kinds = [event.type for event in (await page_of(rig)).events]
+        assert kinds[kinds.index("rollback_started") :] == [
+            "rollback_started",
+            "rollback_step_started",
+            "rollback_attempt_started",
+            "rollback_attempt_completed",
+            "rollback_step_completed",
+            "rollback_completed",
+            "workflow_errored",
+        ]
+
+
+async def test_a_delay_that_a_function_tells_is_in_the_event(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    @workflow(name="told")
+    async def told(event: Event, step: Step) -> None:
+        def body() -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise ValueError("once")
+
+        await step.do("a", body, {"retries": {"limit": 2, "delay": lambda ctx, error: 7}})
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(told)
+        await rig.ended()
+        events = (await page_of(rig)).events
+        failed = [event for event in events if event.type == "attempt_errored"]
+        assert [event.retry_delay_ms for event in failed] == [7_000]
+        assert [event.no for event in events] == sorted({event.no for event in events})
+
+
+async def test_a_sensitive_output_is_not_told(tmp_path: Path) -> None:
+    @workflow(name="secret")
+    async def secret(event: Event, step: Step) -> None:
+        await step.do("a", lambda: "hush", {"sensitive": "output"})
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(secret)
+        await rig.ended()
+        page = await page_of(rig, types=["step_completed"])
+        assert page.events[0].output == b'"[REDACTED]"'
+        assert "hush" not in str((await page_of(rig)).events)
+
+
+async def test_numbers_go_on_over_a_restart_of_the_instance(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(napping(5))
+        await rig.ended()
+        first = (await page_of(rig)).events
+        await rig.call("restart", "again", "", 0, "")
+        page = await page_of(rig, first[-1].no, wait_ms=10_000)
+        assert page.events[0].no > first[-1].no
+        assert page.events[0].type == "workflow_queued"
+        await rig.ended()
+        kinds = [event.type for event in (await page_of(rig, first[-1].no)).events]
+        assert kinds == [event.type for event in first]
+
+
 # --- why it waits --------------------------------------------------------------------------------
 
 
