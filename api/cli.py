@@ -17,8 +17,9 @@ import msgspec
 import typer
 
 from ..runtime import limits
-from ..runtime.errors import InvalidPayload, ToqueError
+from ..runtime.errors import InstanceNotFound, InvalidPayload, ToqueError
 from . import cli_output as output
+from .changes import BatchChanges, Change, StepRef
 from .cli_config import DATA_DEFAULT, target
 from .client import Client, InstanceLine
 from .client_http import connect
@@ -42,6 +43,7 @@ Account = Annotated[str | None, typer.Option(envvar="TOQUE_ACCOUNT", help="Accou
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Workflow = Annotated[str, typer.Argument(help="The workflow's name.")]
 Id = Annotated[str, typer.Argument(help="The instance's id; 'latest': the newest.")]
+Ids = Annotated[list[str], typer.Argument(help="Ids; 'latest': the newest; '-': from stdin.")]
 Timeout = Annotated[str | None, typer.Option(help="How long to wait, for example 30s.")]
 
 
@@ -255,22 +257,122 @@ def wait_for(
 
 
 @instances.command()
-def terminate(
+def pause(
     workflow: Workflow,
-    instance_id: Id,
+    ids: Ids,
     url: Url = None,
     token: Token = None,
     account: Account = None,
     as_json: Json = False,
 ) -> None:
-    """End an instance at once."""
+    """Have instances do nothing more; steps in flight end first."""
+    _run(_changing(workflow, ids, Change("pause"), as_json), url, token, account, as_json)
+
+
+@instances.command()
+def resume(
+    workflow: Workflow,
+    ids: Ids,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Have paused instances go on."""
+    _run(_changing(workflow, ids, Change("resume"), as_json), url, token, account, as_json)
+
+
+@instances.command()
+def terminate(
+    workflow: Workflow,
+    ids: Ids,
+    rollback: Annotated[bool, typer.Option("--rollback", help="Undo first what was done.")] = False,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """End instances at once."""
+    change = Change("terminate", rollback)
+    _run(_changing(workflow, ids, change, as_json), url, token, account, as_json)
+
+
+@instances.command()
+def restart(
+    workflow: Workflow,
+    ids: Ids,
+    from_step: Annotated[
+        str | None, typer.Option(help="Keep what began before the step of this name.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Which use of the step's name.")] = 1,
+    step_type: Annotated[str, typer.Option(help="do, sleep or waitForEvent.")] = "do",
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Have instances begin again, with the same id and params."""
+    step = None if from_step is None else StepRef(from_step, count, step_type)
+    change = Change("restart", from_step=step)
+    _run(_changing(workflow, ids, change, as_json), url, token, account, as_json)
+
+
+@instances.command()
+def cancel(
+    workflow: Workflow,
+    ids: Ids,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Have instances clean up and end."""
+    _run(_changing(workflow, ids, Change("cancel"), as_json), url, token, account, as_json)
+
+
+@instances.command()
+def delete(
+    workflow: Workflow,
+    ids: Ids,
+    url: Url = None,
+    token: Token = None,
+    account: Account = None,
+    as_json: Json = False,
+) -> None:
+    """Remove instances; their ids are free at once."""
+    _run(_changing(workflow, ids, None, as_json), url, token, account, as_json)
+
+
+def _changing(
+    workflow: str, ids: list[str], change: Change | None, as_json: bool
+) -> Callable[[Client], Awaitable[None]]:
+    """What changes (None: deletes) instances and tells of each; exit code 1 if one is refused."""
 
     async def work(client: Client) -> None:
-        found = await _resolved(client, workflow, instance_id)
-        await client.instance(workflow, found).terminate()
-        _done(as_json, f"{found} is terminated", {"id": found, "status": "terminated"})
+        found = [await _resolved(client, workflow, each) for each in _ids_of(ids)]
+        done = BatchChanges([], [])
+        for start in range(0, len(found), limits.CHANGE_BATCH_MAX):
+            part = found[start : start + limits.CHANGE_BATCH_MAX]
+            if change is None:
+                one = await client.delete_instances(workflow, part)
+            else:
+                one = await client.change_instances(workflow, part, change)
+            done.changed.extend(one.changed)
+            done.errors.extend(one.errors)
+        output.print_json(done) if as_json else output.print_changes(done)
+        if done.errors:
+            missing = all(error.code == InstanceNotFound.number for error in done.errors)
+            raise typer.Exit(output.EXIT_NOT_FOUND if missing else output.EXIT_ERROR)
 
-    _run(work, url, token, account, as_json)
+    return work
+
+
+def _ids_of(ids: list[str]) -> list[str]:
+    """The ids; `-` stands for those on stdin, one a line."""
+    found: list[str] = []
+    for each in ids:
+        found += sys.stdin.read().split() if each == "-" else [each]
+    return found
 
 
 @instances.command("send-event")

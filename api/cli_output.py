@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload, ToqueError
+from .changes import BatchChanges
 from .client import InstanceLine, InstanceStatus, StepStatus, WorkflowSummary
 from .client_watching import InstanceEvent, Waiting
 from .shapes import iso
@@ -31,6 +32,8 @@ _COLOURS = {
     "running": "cyan",
     "waiting": "yellow",
     "paused": "yellow",
+    "waitingForPause": "yellow",
+    "rollingBack": "magenta",
 }
 
 
@@ -92,6 +95,14 @@ def print_lines(found: list[InstanceLine]) -> None:
     )
 
 
+def print_changes(done: BatchChanges) -> None:
+    """What a batch changed, and on stderr what it did not."""
+    for instance_id, status in done.changed:
+        print(f"{instance_id} is {status}")
+    for error in done.errors:
+        sys.stderr.write(f"toque: {error.id}: {error.message}\n")
+
+
 def print_instance(workflow: str, status: InstanceStatus) -> None:
     """An instance with its steps."""
     facts = [
@@ -106,6 +117,10 @@ def print_instance(workflow: str, status: InstanceStatus) -> None:
     ]
     if status.error is not None:
         facts.append(("error", escape(f"{status.error.name}: {status.error.message}")))
+    if status.rollback is not None:
+        why = status.rollback.error
+        told = status.rollback.outcome + (f": {why.name}: {why.message}" if why else "")
+        facts.append(("rollback", escape(told)))
     if status.code_changed:
         facts.append(("code", "[yellow]changed since this instance began[/]"))
     grid = Table.grid(padding=(0, 2))

@@ -16,145 +16,44 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, overload
 
-import msgspec
-
+from ..engines.durations import Duration, duration_ms
 from ..engines.failures import EventsBufferFull, PayloadMismatch  # noqa: F401 - by import
 from ..engines.watch import check_types
 from ..runtime import limits
-from ..runtime.codec import NULL, convert_plain, encode_json, type_name
+from ..runtime.codec import NULL, encode_json
 from ..runtime.entropy import Entropy
 from ..runtime.errors import InstanceFailed, InvalidArgument
 from ..runtime.ids import check_event_type, check_instance_id, check_workflow_name
+from .changes import BatchChanges, Change, FromStep, check_change, check_ids, step_ref
+from .client_values import (
+    InstanceError as InstanceError,
+)
+from .client_values import (
+    InstanceLine as InstanceLine,
+)
+from .client_values import (
+    InstanceStatus as InstanceStatus,
+)
+from .client_values import (
+    LinePage as LinePage,
+)
+from .client_values import (
+    RollbackStatus as RollbackStatus,
+)
+from .client_values import (
+    StepAttempt as StepAttempt,
+)
+from .client_values import (
+    StepStatus as StepStatus,
+)
+from .client_values import (
+    WorkflowSummary as WorkflowSummary,
+)
 from .client_watching import InstanceEvent, InstanceEvents, Waiting
-from .listing import FINAL_STATUSES, STATUSES
+from .listing import STATUSES
 from .service import NewInstance
 
 T = TypeVar("T")
-
-
-class InstanceError(msgspec.Struct, frozen=True):
-    """Why an instance, a step or an attempt failed; `data` holds the details that it carried."""
-
-    name: str
-    message: str
-    data: Any = None
-
-
-class StepAttempt(msgspec.Struct, frozen=True):
-    """One attempt of a step."""
-
-    start: str
-    end: str | None
-    success: bool | None
-    error: InstanceError | None
-
-
-class StepStatus(msgspec.Struct, frozen=True):
-    """A step, sleep or wait of an instance.
-
-    Attributes:
-        type: `step`, `sleep` or `waitForEvent`.
-        name: its public name, `name-<n>`.
-        end: for an open sleep or wait, when it is to end.
-        success: for steps; None while open.
-        finished: for sleeps and waits.
-    """
-
-    type: str
-    name: str
-    start: str
-    end: str | None = None
-    success: bool | None = None
-    finished: bool | None = None
-    output: Any = None
-    error: InstanceError | None = None
-    attempts: list[StepAttempt] = []
-    attempts_total: int = 0
-    config: dict[str, Any] | None = None
-    retry_at: str | None = None
-    event_type: str | None = None
-    interruptions: int = 0
-
-
-class InstanceStatus(msgspec.Struct, frozen=True):
-    """How an instance stands.
-
-    Attributes:
-        status: see `toque.api.listing.STATUSES`.
-        output: what `run` returned, once complete.
-        error: once errored or terminated.
-        steps: empty unless asked for.
-        continued: how many runs ended by `step.continue_as_new` before this one.
-    """
-
-    id: str
-    status: str
-    output: Any = None
-    error: InstanceError | None = None
-    success: bool | None = None
-    params: Any = None
-    run_id: str = ""
-    version_id: str = msgspec.field(name="versionId", default="")
-    start: str | None = None
-    end: str | None = None
-    created_on: str = ""
-    step_count: int = 0
-    steps: list[StepStatus] = []
-    code_changed: bool = False
-    continued: int = 0
-
-    @property
-    def finished(self) -> bool:
-        """Whether it has ended."""
-        return self.status in FINAL_STATUSES
-
-    def output_as(self, expected: type[T]) -> T:
-        """The output as a dataclass, model, datetime or other typed value.
-
-        Raises:
-            PayloadMismatch: it does not fit.
-        """
-        try:
-            value: T = convert_plain(self.output, expected)
-        except Exception as error:
-            raise PayloadMismatch(
-                f"the output of instance {self.id!r} does not fit {type_name(expected)}: {error}"
-            ) from None
-        return value
-
-
-class InstanceLine(msgspec.Struct, frozen=True, gc=False):
-    """A line of a list of instances."""
-
-    id: str
-    status: str
-    created_on: str
-    started_on: str | None
-    ended_on: str | None
-    modified_on: str
-    version_id: str
-    workflow_id: str
-    trigger_source: str
-
-
-class WorkflowSummary(msgspec.Struct, frozen=True):
-    """A workflow and how many instances it has, by status."""
-
-    id: str
-    name: str
-    class_name: str
-    script_name: str
-    created_on: str
-    modified_on: str
-    instances: dict[str, int]
-    version_id: str
-
-
-class LinePage(msgspec.Struct, frozen=True):
-    """A page of a list; `cursor` is None at the end."""
-
-    lines: list[InstanceLine]
-    cursor: str | None
 
 
 class Backend(Protocol):
@@ -173,8 +72,18 @@ class Backend(Protocol):
     ) -> InstanceStatus: ...
 
     async def change_status(
-        self, workflow: str, instance_id: str, change: str, request_id: str
+        self, workflow: str, instance_id: str, change: Change, request_id: str
     ) -> str: ...
+
+    async def change_many(
+        self, workflow: str, ids: list[str], change: Change, request_id: str
+    ) -> BatchChanges: ...
+
+    async def delete(self, workflow: str, instance_id: str, request_id: str) -> None: ...
+
+    async def delete_many(self, workflow: str, ids: list[str], request_id: str) -> BatchChanges: ...
+
+    async def terminate_all(self, workflow: str, statuses: list[str]) -> bool: ...
 
     async def send_event(
         self, workflow: str, instance_id: str, event_type: str, payload: bytes, request_id: str
@@ -286,12 +195,43 @@ class Instance:
             self.workflow, self.id, event_type, raw, client.new_request_id()
         )
 
-    async def terminate(self) -> None:
-        """End it at once; `InvalidTransition` if it has ended."""
+    async def terminate(self, *, rollback: bool = False) -> None:
+        """End it at once; with `rollback`, undo first what its steps did, as far as they say how.
+
+        `InvalidTransition` if it has ended.
+        """
+        await self._change(Change("terminate", rollback))
+
+    async def pause(self) -> None:
+        """Have it do nothing more until it is resumed; steps in flight end first."""
+        await self._change(Change("pause"))
+
+    async def resume(self) -> None:
+        """Have it go on after a pause; its timers move by the pause's length."""
+        await self._change(Change("resume"))
+
+    async def restart(self, *, from_step: FromStep | None = None) -> None:
+        """Have it begin again: the same id and params, a new run.
+
+        Args:
+            from_step: results of steps that began before that one are kept: its name, or
+                `("name", 2)`, or `{"name": ..., "count": 2, "type": "waitForEvent"}`.
+        """
+        await self._change(Change("restart", from_step=step_ref(from_step)))
+
+    async def cancel(self) -> None:
+        """Raise `asyncio.CancelledError` in it, so that it can clean up; see `step.shield`."""
+        await self._change(Change("cancel"))
+
+    async def delete(self) -> None:
+        """Remove it, whatever its status; its id is free at once."""
         client = self._client
-        await client.backend.change_status(
-            self.workflow, self.id, "terminate", client.new_request_id()
-        )
+        await client.backend.delete(self.workflow, self.id, client.new_request_id())
+
+    async def _change(self, change: Change) -> None:
+        client = self._client
+        request_id = client.new_request_id()
+        await client.backend.change_status(self.workflow, self.id, check_change(change), request_id)
 
     async def events(
         self, *, cursor: int = 0, types: Iterable[str] = (), follow: bool = True
@@ -357,6 +297,7 @@ class Client:
         wait: float | None = None,
         *,
         request_id: str | None = None,
+        retention: tuple[Duration, Duration] | None = None,
     ) -> Instance:
         """Make an instance.
 
@@ -367,12 +308,14 @@ class Client:
             wait: seconds to wait for its end, in the same request; `instance.last` then holds
                 the outcome (or the status so far).
             request_id: the same one again gives the same instance.
+            retention: how long it is kept after success, and after another end: seconds, or
+                `"3 days"`; not given: as the server is set.
 
         Raises:
             WorkflowNotFound, InstanceAlreadyExists
         """
         check_workflow_name(workflow)
-        new = _new(id, params)
+        new = _new(id, params, retention)
         wait_ms = 0 if not wait else _wait_ms(wait)
         last = await self.backend.create(
             workflow, new, wait_ms, request_id or self._entropy.new_id()
@@ -419,6 +362,30 @@ class Client:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         return [Instance(self, workflow, one) for batch in made for one in batch]
+
+    async def change_instances(
+        self, workflow: str, ids: Iterable[str], change: str | Change
+    ) -> BatchChanges:
+        """Change the status of up to 100 instances, each by itself; see `api.changes`."""
+        check_workflow_name(workflow)
+        wanted = check_change(Change(change) if isinstance(change, str) else change)
+        found = list(ids)
+        check_ids(found)
+        return await self.backend.change_many(workflow, found, wanted, self._entropy.new_id())
+
+    async def delete_instances(self, workflow: str, ids: Iterable[str]) -> BatchChanges:
+        """Remove up to 100 instances, each by itself; tells which were not there."""
+        check_workflow_name(workflow)
+        found = list(ids)
+        check_ids(found)
+        return await self.backend.delete_many(workflow, found, self._entropy.new_id())
+
+    async def terminate_instances(self, workflow: str, statuses: Iterable[str] = ()) -> bool:
+        """Terminate all that have not ended, or those of some statuses, in the background.
+
+        False: that is under way already.
+        """
+        return await self.backend.terminate_all(check_workflow_name(workflow), list(statuses))
 
     async def get_instance(self, workflow: str, id: str) -> Instance:
         """A handle to an instance that exists; `InstanceNotFound` otherwise."""
@@ -497,10 +464,18 @@ class Client:
         await self.close()
 
 
-def _new(id: str | None, params: Any) -> NewInstance:
+def _new(
+    id: str | None, params: Any, retention: tuple[Duration, Duration] | None = None
+) -> NewInstance:
     if id is not None:
         check_instance_id(id)
-    return NewInstance(id, NULL if params is None else encode_json(params, "params"))
+    kept = None
+    if retention is not None:
+        success, other = (
+            duration_ms(one, "retention", max_ms=limits.RETENTION_MAX_MS) for one in retention
+        )
+        kept = success, other
+    return NewInstance(id, NULL if params is None else encode_json(params, "params"), kept)
 
 
 def _wait_ms(seconds: float) -> int:

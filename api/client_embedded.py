@@ -14,6 +14,7 @@ import msgspec
 
 from ..runtime import limits
 from . import shapes, watching_shapes
+from .changes import BatchChanges, Change
 from .client import InstanceLine, InstanceStatus, LinePage, WorkflowSummary
 from .client_watching import InstanceEvents, Waiting
 from .requests import parse_list
@@ -55,6 +56,7 @@ class EmbeddedBackend:
             wait_ms=wait_ms,
             request_id=request_id,
             source="binding",
+            retention=new.retention,
         )
         return _seen(_status, shapes.created_and_waited(view))
 
@@ -75,12 +77,30 @@ class EmbeddedBackend:
         return _seen(_status, shapes.detail(view))
 
     async def change_status(
-        self, workflow: str, instance_id: str, change: str, request_id: str
+        self, workflow: str, instance_id: str, change: Change, request_id: str
     ) -> str:
         view = await self._plane.change_status(
             self._account, workflow, instance_id, change, request_id=request_id
         )
         return view.status
+
+    async def change_many(
+        self, workflow: str, ids: list[str], change: Change, request_id: str
+    ) -> BatchChanges:
+        return await self._plane.change_many(
+            self._account, workflow, ids, change, request_id=request_id
+        )
+
+    async def delete(self, workflow: str, instance_id: str, request_id: str) -> None:
+        await self._plane.delete_instance(
+            self._account, workflow, instance_id, request_id=request_id
+        )
+
+    async def delete_many(self, workflow: str, ids: list[str], request_id: str) -> BatchChanges:
+        return await self._plane.delete_many(self._account, workflow, ids, request_id=request_id)
+
+    async def terminate_all(self, workflow: str, statuses: list[str]) -> bool:
+        return await self._plane.terminate_all(self._account, workflow, statuses)
 
     async def send_event(
         self, workflow: str, instance_id: str, event_type: str, payload: bytes, request_id: str

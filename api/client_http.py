@@ -33,6 +33,7 @@ from ..runtime.errors import (
     from_wire,
 )
 from ..runtime.ids import check_account_id
+from .changes import BatchChanges, Change, ItemError
 from .client import Client, InstanceLine, InstanceStatus, LinePage, WorkflowSummary
 from .client_watching import InstanceEvents, Waiting
 from .service import NewInstance
@@ -55,6 +56,11 @@ class _StatusEnvelope(msgspec.Struct, frozen=True):
 
 class _Id(msgspec.Struct, frozen=True):
     id: str
+
+
+class _IdAndStatus(msgspec.Struct, frozen=True):
+    id: str
+    status: str
 
 
 class _IdsEnvelope(msgspec.Struct, frozen=True):
@@ -85,6 +91,24 @@ class _Changed(msgspec.Struct, frozen=True):
 
 class _ChangedEnvelope(msgspec.Struct, frozen=True):
     result: _Changed
+
+
+class _Changes(msgspec.Struct, frozen=True):
+    changed: list[_IdAndStatus]
+    errors: list[ItemError]
+
+
+class _ChangesEnvelope(msgspec.Struct, frozen=True):
+    result: _Changes
+
+
+class _Deletions(msgspec.Struct, frozen=True):
+    deleted: list[_Id]
+    errors: list[ItemError]
+
+
+class _DeletionsEnvelope(msgspec.Struct, frozen=True):
+    result: _Deletions
 
 
 class _Extension(msgspec.Struct, frozen=True):
@@ -118,6 +142,9 @@ _lines = msgspec.json.Decoder(_LinesEnvelope)
 _workflow = msgspec.json.Decoder(_WorkflowEnvelope)
 _workflows = msgspec.json.Decoder(_WorkflowsEnvelope)
 _changed = msgspec.json.Decoder(_ChangedEnvelope)
+_changes = msgspec.json.Decoder(_ChangesEnvelope)
+_deletions = msgspec.json.Decoder(_DeletionsEnvelope)
+_any = msgspec.json.Decoder(Any)
 _shards = msgspec.json.Decoder(dict[str, dict[str, Any]])
 _failed = msgspec.json.Decoder(_FailureEnvelope)
 
@@ -200,11 +227,33 @@ class HttpBackend:
         return (await self._call(_status, "GET", path, wait_ms=wait_ms)).result
 
     async def change_status(
-        self, workflow: str, instance_id: str, change: str, request_id: str
+        self, workflow: str, instance_id: str, change: Change, request_id: str
     ) -> str:
         path = _instance(workflow, instance_id) + "/status"
-        body = msgspec.json.encode({"status": change})
+        body = msgspec.json.encode(_change_body(change))
         return (await self._call(_changed, "PATCH", path, body, request_id)).result.status
+
+    async def change_many(
+        self, workflow: str, ids: list[str], change: Change, request_id: str
+    ) -> BatchChanges:
+        path = f"/{workflow}/instances/batch/status"
+        body = msgspec.json.encode({"instances": ids, **_change_body(change)})
+        found = (await self._call(_changes, "POST", path, body, request_id)).result
+        return BatchChanges([(each.id, each.status) for each in found.changed], found.errors)
+
+    async def delete(self, workflow: str, instance_id: str, request_id: str) -> None:
+        await self._call(_any, "DELETE", _instance(workflow, instance_id), None, request_id)
+
+    async def delete_many(self, workflow: str, ids: list[str], request_id: str) -> BatchChanges:
+        path = f"/{workflow}/instances/batch/delete"
+        body = msgspec.json.encode({"instances": ids})
+        found = (await self._call(_deletions, "POST", path, body, request_id)).result
+        return BatchChanges([(each.id, "deleted") for each in found.deleted], found.errors)
+
+    async def terminate_all(self, workflow: str, statuses: list[str]) -> bool:
+        query = f"?{urlencode({'status': ','.join(statuses)})}" if statuses else ""
+        path = f"/{workflow}/instances/terminate{query}"
+        return (await self._call(_changed, "PUT", path)).result.status == "ok"
 
     async def send_event(
         self, workflow: str, instance_id: str, event_type: str, payload: bytes, request_id: str
@@ -339,9 +388,22 @@ def _create_body(new: NewInstance) -> bytes:
     params = new.params
     if params.startswith(b'"'):  # a string that the server is to take as JSON: the JSON of it
         params = msgspec.json.encode(params.decode())
-    if new.instance_id is None:
-        return b'{"params":' + params + b"}"
-    return b'{"instance_id":"' + new.instance_id.encode() + b'","params":' + params + b"}"
+    head = b"" if new.instance_id is None else b'"instance_id":"' + new.instance_id.encode() + b'",'
+    tail = b""
+    if new.retention is not None:
+        tail = (
+            b',"instance_retention":{"success_retention":%d,"error_retention":%d}' % new.retention
+        )
+    return b"{" + head + b'"params":' + params + tail + b"}"
+
+
+def _change_body(change: Change) -> dict[str, Any]:
+    body: dict[str, Any] = {"status": change.change}
+    if change.rollback:
+        body["rollback"] = True
+    if change.from_step is not None:
+        body["from"] = change.from_step
+    return body
 
 
 def _instance(workflow: str, instance_id: str) -> str:

@@ -12,9 +12,9 @@ import msgspec
 
 from ..runtime import limits
 from . import shapes, watching_shapes
+from .changes import STATUS_CHANGES
 from .listing import STATUSES
-from .requests import CreateBody, StatusBody
-from .service import STATUS_CHANGES
+from .requests import CreateBody, IdsBody, StatusBody, StatusesBody
 
 _REF = "#/components/schemas/{name}"
 _BASE = "/client/v4/accounts/{account_id}/workflows"
@@ -243,6 +243,53 @@ OPERATIONS = (
             "simple": _text("`true`: without steps.", enum=["false", "true"], default="false"),
             "wait": _WAIT,
         },
+    ),
+    Operation(
+        "delete",
+        "/{workflow_name}/instances/{instance_id}",
+        "deleteInstance",
+        "Remove an instance, whatever its status; its id is free at once.",
+        shapes.Deleted,
+        {"id": "order-42"},
+        {},
+        keyed=True,
+    ),
+    Operation(
+        "post",
+        "/{workflow_name}/instances/batch/delete",
+        "deleteInstances",
+        f"Remove up to {limits.CHANGE_BATCH_MAX} instances, each by itself; one malformed id "
+        "refuses the whole batch.",
+        shapes.InstancesDeleted,
+        {
+            "deleted": [{"id": "order-42"}],
+            "errors": [{"id": "order-43", "code": 10400, "message": "there is no instance."}],
+        },
+        {},
+        body=IdsBody,
+        body_example={"instances": ["order-42", "order-43"]},
+        keyed=True,
+    ),
+    Operation(
+        "post",
+        "/{workflow_name}/instances/batch/status",
+        "changeStatuses",
+        f"Change the status of up to {limits.CHANGE_BATCH_MAX} instances, each by itself.",
+        shapes.StatusesChanged,
+        {"changed": [{"id": "order-42", "status": "paused"}], "errors": []},
+        {},
+        body=StatusesBody,
+        body_example={"instances": ["order-42"], "status": "pause"},
+        keyed=True,
+    ),
+    Operation(
+        "put",
+        "/{workflow_name}/instances/terminate",
+        "terminateInstances",
+        "Terminate all instances of some statuses, in the background.",
+        shapes.Begun,
+        {"status": "ok"},
+        {"status": _text("Only these, by commas; left out: all that have not ended.")},
     ),
     Operation(
         "patch",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -17,6 +17,7 @@ from ..engines.durations import duration_ms
 from ..runtime import limits
 from ..runtime.codec import NULL
 from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload
+from .changes import Change, StepRef
 from .listing import ListQuery
 from .service import NewInstance
 
@@ -31,7 +32,14 @@ class CreateBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     instance_id: str | None = None
     params: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(NULL))
     location_hint: str | None = None
-    instance_retention: None = None
+    instance_retention: RetentionBody | None = None
+
+
+class RetentionBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """How long an instance is kept after its end: milliseconds, or `"3 days"`."""
+
+    success_retention: int | str | None = None
+    error_retention: int | str | None = None
 
 
 class StatusBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,12 +47,26 @@ class StatusBody(msgspec.Struct, forbid_unknown_fields=True):
 
     status: str
     rollback: bool = False
-    from_: dict[str, Any] | None = msgspec.field(name="from", default=None)
+    from_: StepRef | None = msgspec.field(name="from", default=None)
+
+
+class IdsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Ids of instances."""
+
+    instances: list[str]
+
+
+class StatusesBody(StatusBody, kw_only=True):
+    """A status change of several instances."""
+
+    instances: list[str]
 
 
 _create_decoder = msgspec.json.Decoder(CreateBody)
 _batch_decoder = msgspec.json.Decoder(list[CreateBody])
 _status_decoder = msgspec.json.Decoder(StatusBody)
+_ids_decoder = msgspec.json.Decoder(IdsBody)
+_statuses_decoder = msgspec.json.Decoder(StatusesBody)
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes, known: tuple[str, ...]) -> T:
@@ -63,7 +85,24 @@ def _new_instance(body: CreateBody) -> NewInstance:
     raw = bytes(body.params).strip(_JSON_SPACE)
     if raw[:1] == b'"':  # SDKs that type params as a string send JSON inside of it
         raw = msgspec.json.decode(raw, type=str).encode()
-    return NewInstance(body.instance_id, raw)
+    return NewInstance(body.instance_id, raw, _retention(body.instance_retention))
+
+
+def _retention(body: RetentionBody | None) -> tuple[int, int] | None:
+    if body is None:
+        return None
+    return (
+        _kept_ms(body.success_retention, "success_retention"),
+        _kept_ms(body.error_retention, "error_retention"),
+    )
+
+
+def _kept_ms(given: int | str | None, what: str) -> int:
+    if given is None:
+        return limits.RETENTION_DEFAULT_MS
+    if isinstance(given, str):
+        return duration_ms(given, what)
+    return given
 
 
 def parse_create(body: bytes) -> NewInstance:
@@ -80,14 +119,24 @@ def parse_batch(body: bytes) -> list[NewInstance]:
     return [_new_instance(item) for item in found]
 
 
-def parse_status(body: bytes) -> str:
+_STATUS_FIELDS = ("status", "rollback", "from")
+
+
+def parse_status(body: bytes) -> Change:
     """The body of a status change."""
-    found = _decode(_status_decoder, body, ("status", "rollback", "from"))
-    if found.rollback:
-        raise InvalidArgument("rollback is not supported; leave it out or say false.")
-    if found.from_ is not None and found.status == "terminate":
-        raise InvalidArgument("'from' goes with 'restart' only.")
-    return found.status
+    found = _decode(_status_decoder, body, _STATUS_FIELDS)
+    return Change(found.status, found.rollback, found.from_)
+
+
+def parse_statuses(body: bytes) -> tuple[list[str], Change]:
+    """The body of a status change of several instances."""
+    found = _decode(_statuses_decoder, body, ("instances", *_STATUS_FIELDS))
+    return found.instances, Change(found.status, found.rollback, found.from_)
+
+
+def parse_ids(body: bytes) -> list[str]:
+    """The body of a batch of ids."""
+    return _decode(_ids_decoder, body, ("instances",)).instances
 
 
 def parse_query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:

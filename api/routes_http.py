@@ -64,7 +64,11 @@ ROUTES = (
     Route("POST", ("workflows", "{}", "instances"), "create_instance"),
     Route("GET", ("workflows", "{}", "instances"), "list_instances"),
     Route("POST", ("workflows", "{}", "instances", "batch"), "create_instances"),
+    Route("PUT", ("workflows", "{}", "instances", "terminate"), "terminate_instances"),
+    Route("POST", ("workflows", "{}", "instances", "batch", "delete"), "delete_instances"),
+    Route("POST", ("workflows", "{}", "instances", "batch", "status"), "change_statuses"),
     Route("GET", ("workflows", "{}", "instances", "{}"), "get_instance"),
+    Route("DELETE", ("workflows", "{}", "instances", "{}"), "delete_instance"),
     Route("PATCH", ("workflows", "{}", "instances", "{}", "status"), "change_status"),
     Route("GET", ("workflows", "{}", "instances", "{}", "events"), "get_events"),
     Route("POST", ("workflows", "{}", "instances", "{}", "events", "{}"), "send_event"),
@@ -285,6 +289,7 @@ class Routes:
             instance_id=new.instance_id,
             params=new.params,
             wait_ms=wait_ms,
+            retention=new.retention,
             request_id=request.key,
         )
         if not wait_ms:
@@ -329,6 +334,36 @@ class Routes:
         )
         timestamp = shapes.iso(self._plane.clock.now_ms())
         return shapes.answer(shapes.StatusChanged(view.status, timestamp))
+
+    async def _change_statuses(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        ids, change = requests.parse_statuses(await request.body())
+        done = await self._plane.change_many(
+            request.account, request.words[0], ids, change, request_id=request.key
+        )
+        return shapes.answer(shapes.statuses_changed(done))
+
+    async def _delete_instances(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        ids = requests.parse_ids(await request.body())
+        done = await self._plane.delete_many(
+            request.account, request.words[0], ids, request_id=request.key
+        )
+        return shapes.answer(shapes.instances_deleted(done))
+
+    async def _delete_instance(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        workflow, instance_id = request.words
+        await self._plane.delete_instance(
+            request.account, workflow, instance_id, request_id=request.key
+        )
+        return shapes.answer(shapes.Deleted(instance_id))
+
+    async def _terminate_instances(self, request: Request) -> bytes:
+        query = requests.parse_query(request.query, ("status",))
+        statuses = [word for word in query.get("status", "").split(",") if word]
+        begun = await self._plane.terminate_all(request.account, request.words[0], statuses)
+        return shapes.answer(shapes.Begun("ok" if begun else "already_running"))
 
     async def _send_event(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())

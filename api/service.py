@@ -43,18 +43,26 @@ from ..runtime.ids import (
 from ..runtime.shard_info import SHARD_INFO_KIND
 from .cache import AccountCache
 from .calls import Caller, RouterPort
+from .changes import InstanceChanges
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
 from .watching import Watching
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]+\Z")
-STATUS_CHANGES = ("terminate",)
 
 
 class NewInstance(msgspec.Struct, frozen=True):
-    """One create: `instance_id` None has one made; `params` is JSON."""
+    """One create.
+
+    Attributes:
+        instance_id: None has one made.
+        params: JSON.
+        retention: how long it is kept after success, and after another end, in ms; None: as the
+            runtime's settings say.
+    """
 
     instance_id: str | None = None
     params: bytes = NULL
+    retention: tuple[int, int] | None = None
 
 
 class BatchResult(msgspec.Struct, frozen=True):
@@ -88,7 +96,7 @@ class InstanceList(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class ControlPlane:
+class ControlPlane(InstanceChanges):
     """The operations of the control plane.
 
     Args:
@@ -108,9 +116,12 @@ class ControlPlane:
         self._cache = AccountCache(self._caller)
         self._lister = Lister(self._caller, placement)
         self.watching = Watching(self._caller, self._workflow)
+        self._clearing = {}
 
     async def close(self) -> None:
         """End background work."""
+        for task in list(self._clearing.values()):
+            task.cancel()
         await self._cache.close()
 
     # --- workflows ---
@@ -163,6 +174,7 @@ class ControlPlane:
         wait_ms: int = 0,
         request_id: str | None = None,
         source: str = "api",
+        retention: tuple[int, int] | None = None,
     ) -> InstanceView:
         """Make an instance; with `wait_ms`, answer when it has ended (or after that time).
 
@@ -172,7 +184,7 @@ class ControlPlane:
             OutcomeUnknown: it may have been made; the same request id finds out.
         """
         check_wait(wait_ms)
-        new = check_new(NewInstance(instance_id, params))
+        new = check_new(NewInstance(instance_id, params, retention))
         record = await self._workflow(account, workflow)
         request_id = self._request_id(request_id)
         view = await self._create(account, record, new, request_id, source, wait_ms)
@@ -253,6 +265,7 @@ class ControlPlane:
             record.souschefs,
             source,
             slice_ms,
+            new.retention,
         )
         return await self._caller.call(
             InstanceView,
@@ -334,38 +347,6 @@ class ControlPlane:
             )
 
     # --- changing ---
-
-    async def change_status(
-        self,
-        account: str,
-        workflow: str,
-        instance_id: str,
-        change: str,
-        *,
-        request_id: str | None = None,
-    ) -> InstanceView:
-        """Change an instance's status: only `terminate`, for now.
-
-        Raises:
-            InvalidArgument: another change; `data["supported"]` says which there are.
-            InvalidTransition: the instance has ended.
-        """
-        check_instance_id(instance_id)
-        if change not in STATUS_CHANGES:
-            raise InvalidArgument(
-                f"status change {change!r:.80} is not supported; use one of: "
-                f"{', '.join(STATUS_CHANGES)}.",
-                {"supported": list(STATUS_CHANGES)},
-            )
-        record = await self._workflow(account, workflow)
-        return await self._caller.call(
-            InstanceView,
-            self._caller.deadline(),
-            _engine(account, record, instance_id),
-            change,
-            self._request_id(request_id),
-            changes=True,
-        )
 
     async def send_event(
         self,
@@ -460,6 +441,11 @@ def check_new(new: NewInstance) -> NewInstance:
     if new.instance_id is not None:
         check_instance_id(new.instance_id)
     check_json(new.params, "params")
+    for kept_ms in new.retention or ():
+        if not 0 <= kept_ms <= limits.RETENTION_MAX_MS:
+            raise InvalidArgument(
+                f"retention must be 0 to {limits.RETENTION_MAX_MS // limits.DAY_MS} days."
+            )
     return new
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from ..engines.views import AttemptView, ErrorView, IndexRow, InstanceView, StepView
+from ..engines.views import AttemptView, ErrorView, IndexRow, InstanceView, RollbackView, StepView
 from ..gatekeeper.messages import WorkflowRecord
 from ..runtime.codec import NULL
+from .changes import BatchChanges
 from .listing import FINAL_STATUSES
 from .service import BatchResult, InstanceList, WorkflowInfo
 
@@ -148,6 +149,13 @@ class TriggerShape(msgspec.Struct, frozen=True):
     source: str
 
 
+class RollbackShape(msgspec.Struct, frozen=True):
+    """How a rollback ended: `complete` or `failed`, and why."""
+
+    outcome: str
+    error: ErrorShape | None
+
+
 class Detail(msgspec.Struct, frozen=True):
     """An instance in full."""
 
@@ -164,7 +172,7 @@ class Detail(msgspec.Struct, frozen=True):
     success: bool | None
     error: ErrorShape | None
     output: msgspec.Raw
-    rollback: None
+    rollback: RollbackShape | None
     step_count: int
     steps: list[StepShape | SleepShape | WaitShape]
     created_on: str
@@ -178,6 +186,47 @@ class StatusChanged(msgspec.Struct, frozen=True):
 
     status: str
     timestamp: str
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """An instance that is deleted."""
+
+    id: str
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """An item of a batch that was refused."""
+
+    id: str
+    code: int
+    message: str
+
+
+class InstancesDeleted(msgspec.Struct, frozen=True):
+    """What a batch deleted, and what not."""
+
+    deleted: list[Deleted]
+    errors: list[Refused]
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """An instance and its new status."""
+
+    id: str
+    status: str
+
+
+class StatusesChanged(msgspec.Struct, frozen=True):
+    """What a batch changed, and what not."""
+
+    changed: list[Changed]
+    errors: list[Refused]
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """Work in the background: `ok`, or `already_running`."""
+
+    status: str
 
 
 class EventSent(msgspec.Struct, frozen=True):
@@ -283,6 +332,24 @@ def created_and_waited(view: InstanceView) -> CreatedAndWaited:
     )
 
 
+def instances_deleted(done: BatchChanges) -> InstancesDeleted:
+    """What a batch deleted."""
+    return InstancesDeleted([Deleted(each) for each, _ in done.changed], _refused(done))
+
+
+def statuses_changed(done: BatchChanges) -> StatusesChanged:
+    """What a batch changed."""
+    return StatusesChanged([Changed(*each) for each in done.changed], _refused(done))
+
+
+def _refused(done: BatchChanges) -> list[Refused]:
+    return [Refused(error.id, error.code, error.message) for error in done.errors]
+
+
+def _rollback(view: RollbackView | None) -> RollbackShape | None:
+    return None if view is None else RollbackShape(view.outcome, _error(view.error))
+
+
 def answer_batch(result: BatchResult) -> bytes:
     """The answer to a batch; ids that were in use are told as messages."""
     messages = [
@@ -334,7 +401,7 @@ def step_shape(step: StepView) -> StepShape | SleepShape | WaitShape:
     """A step in the form of its type."""
     start = iso(step.start_ms)
     error = _error(step.error)
-    if step.type == "step":
+    if step.type in ("step", "rollback"):
         delay = "[dynamic]" if step.retry_delay_ms is None else step.retry_delay_ms
         retries = RetriesShape(step.retries_limit, delay, step.backoff)
         sensitive = "output" if step.sensitive else None
@@ -374,7 +441,7 @@ def detail(view: InstanceView) -> Detail:
         success=success_of(view.status),
         error=_error(view.error),
         output=_raw(view.output),
-        rollback=None,
+        rollback=_rollback(view.rollback),
         step_count=view.step_count,
         steps=[step_shape(step) for step in view.steps],
         created_on=iso(view.created_ms),

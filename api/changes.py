@@ -1,0 +1,292 @@
+"""Operations on instances that exist: changes of status, deletion, and both for many at a time.
+
+The part of `service.ControlPlane` that changes instances. One operation on one instance is one
+call to its Engine, which takes each request id once; of a batch each item is an operation of its
+own, with an answer of its own, so that one that is refused holds up none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..engines.ports import ENGINE_KIND
+from ..engines.views import InstanceView
+from ..gatekeeper.messages import WorkflowRecord
+from ..runtime import limits
+from ..runtime.errors import InvalidArgument, ToqueError
+from ..runtime.ids import EntityRef, check_instance_id, check_step_name, engine_key
+from .calls import Caller
+from .listing import FINAL_STATUSES, STATUSES, Lister, ListQuery
+
+STATUS_CHANGES = ("pause", "resume", "terminate", "restart", "cancel")
+STEP_TYPES = ("do", "sleep", "waitForEvent")
+
+
+class StepRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A step of an instance: its name as in the code, and which use of it."""
+
+    name: str
+    count: int = 1
+    type: str = "do"
+
+
+FromStep = str | StepRef | tuple[str, int] | Mapping[str, Any]
+"""A step to restart from."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change of status.
+
+    Attributes:
+        change: one of `STATUS_CHANGES`.
+        rollback: with `terminate`: undo first what the instance's steps did.
+        from_step: with `restart`: keep what began before that step.
+    """
+
+    change: str
+    rollback: bool = False
+    from_step: StepRef | None = None
+
+
+class ItemError(msgspec.Struct, frozen=True):
+    """Why an item of a batch was refused."""
+
+    id: str
+    code: int
+    message: str
+
+
+class BatchChanges(msgspec.Struct, frozen=True):
+    """What a batch did, in its order: `(id, status)` of what was changed, and what was refused."""
+
+    changed: list[tuple[str, str]]
+    errors: list[ItemError]
+
+
+class InstanceChanges:
+    """See the module's description. `ControlPlane` fills in what it needs."""
+
+    _caller: Caller
+    _lister: Lister
+    _clearing: dict[tuple[str, str], asyncio.Task[None]]
+
+    async def _workflow(self, account: str, workflow: str) -> WorkflowRecord:
+        raise NotImplementedError
+
+    def _request_id(self, given: str | None) -> str:
+        raise NotImplementedError
+
+    async def change_status(
+        self,
+        account: str,
+        workflow: str,
+        instance_id: str,
+        change: str | Change,
+        *,
+        request_id: str | None = None,
+    ) -> InstanceView:
+        """Change an instance's status.
+
+        Raises:
+            InvalidArgument: another change; `data["supported"]` says which there are.
+            InvalidTransition: the instance's status does not allow it.
+            StepNotFound: it has no such step to restart from.
+        """
+        wanted = check_change(Change(change) if isinstance(change, str) else change)
+        check_instance_id(instance_id)
+        record = await self._workflow(account, workflow)
+        return await self._change(
+            account, record, instance_id, wanted, self._request_id(request_id)
+        )
+
+    async def _change(
+        self,
+        account: str,
+        record: WorkflowRecord,
+        instance_id: str,
+        change: Change,
+        request_id: str,
+    ) -> InstanceView:
+        args: tuple[Any, ...] = ()
+        if change.change == "terminate":
+            args = (change.rollback,)
+        elif change.change == "restart":
+            step = change.from_step
+            args = ("", 1, "do") if step is None else (step.name, step.count, step.type)
+        return await self._caller.call(
+            InstanceView,
+            self._caller.deadline(),
+            EntityRef(ENGINE_KIND, engine_key(account, record.uuid, instance_id)),
+            change.change,
+            request_id,
+            *args,
+            changes=True,
+        )
+
+    async def delete_instance(
+        self, account: str, workflow: str, instance_id: str, *, request_id: str | None = None
+    ) -> None:
+        """Remove an instance, whatever its status; its id is free at once."""
+        check_instance_id(instance_id)
+        record = await self._workflow(account, workflow)
+        await self._delete(account, record, instance_id, self._request_id(request_id))
+
+    async def _delete(
+        self, account: str, record: WorkflowRecord, instance_id: str, request_id: str
+    ) -> str:
+        await self._caller.call(
+            bool,
+            self._caller.deadline(),
+            EntityRef(ENGINE_KIND, engine_key(account, record.uuid, instance_id)),
+            "delete",
+            request_id,
+            changes=True,
+        )
+        return "deleted"
+
+    async def change_many(
+        self,
+        account: str,
+        workflow: str,
+        ids: Sequence[str],
+        change: Change,
+        *,
+        request_id: str | None = None,
+    ) -> BatchChanges:
+        """Change the status of up to `CHANGE_BATCH_MAX` instances, each by itself."""
+        check_change(change)
+        check_ids(ids)
+        record = await self._workflow(account, workflow)
+        request_id = self._request_id(request_id)
+
+        async def one(instance_id: str, part: str) -> str:
+            return (await self._change(account, record, instance_id, change, part)).status
+
+        works = [one(each, f"{request_id}#{n}") for n, each in enumerate(ids)]
+        return await _results_of(ids, works)
+
+    async def delete_many(
+        self, account: str, workflow: str, ids: Sequence[str], *, request_id: str | None = None
+    ) -> BatchChanges:
+        """Remove up to `CHANGE_BATCH_MAX` instances, each by itself."""
+        check_ids(ids)
+        record = await self._workflow(account, workflow)
+        request_id = self._request_id(request_id)
+        works = [
+            self._delete(account, record, each, f"{request_id}#{n}") for n, each in enumerate(ids)
+        ]
+        return await _results_of(ids, works)
+
+    async def terminate_all(self, account: str, workflow: str, statuses: Sequence[str]) -> bool:
+        """Terminate all instances of some statuses, in the background of this front end.
+
+        Those that are created meanwhile may be left. False: it is under way already.
+
+        Args:
+            account, workflow: whose.
+            statuses: none: all that have not ended.
+        """
+        for status in statuses:
+            if status not in STATUSES or status in FINAL_STATUSES:
+                raise InvalidArgument(
+                    f"status {status!r:.80} can't be terminated; give one of "
+                    f"{', '.join(s for s in STATUSES if s not in FINAL_STATUSES)}."
+                )
+        record = await self._workflow(account, workflow)
+        key = (account, record.uuid)
+        if key in self._clearing:
+            return False
+        wanted = tuple(statuses) or tuple(s for s in STATUSES if s not in FINAL_STATUSES)
+        task = asyncio.ensure_future(self._clear(account, record, wanted))
+        self._clearing[key] = task
+        task.add_done_callback(lambda _: self._clearing.pop(key, None))
+        return True
+
+    async def _clear(self, account: str, record: WorkflowRecord, statuses: tuple[str, ...]) -> None:
+        cursor: str | None = None
+        request_id = self._request_id(None)
+        change = Change("terminate")
+        while True:
+            query = ListQuery(
+                statuses=statuses,
+                newest_first=False,
+                per_page=limits.CHANGE_BATCH_MAX,
+                cursor=cursor,
+            )
+            page = await self._lister.page(account, record.uuid, query)
+            works = [self._change(account, record, row.id, change, request_id) for row in page.rows]
+            for result in await asyncio.gather(*works, return_exceptions=True):
+                if isinstance(result, BaseException) and not isinstance(result, ToqueError):
+                    raise result
+            cursor = page.cursor(0)
+            if cursor is None:
+                return
+
+
+async def _results_of(
+    ids: Sequence[str], works: Iterable[Coroutine[Any, Any, str]]
+) -> BatchChanges:
+    changed: list[tuple[str, str]] = []
+    errors: list[ItemError] = []
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for instance_id, result in zip(ids, results, strict=True):
+        if isinstance(result, str):
+            changed.append((instance_id, result))
+        elif isinstance(result, ToqueError):
+            errors.append(ItemError(instance_id, result.number, result.message or result.code))
+        else:
+            raise result
+    return BatchChanges(changed, errors)
+
+
+def check_change(change: Change) -> Change:
+    """The change, or `InvalidArgument`."""
+    if change.change not in STATUS_CHANGES:
+        raise InvalidArgument(
+            f"status change {change.change!r:.80} is not supported; use one of: "
+            f"{', '.join(STATUS_CHANGES)}.",
+            {"supported": list(STATUS_CHANGES)},
+        )
+    if change.rollback and change.change != "terminate":
+        raise InvalidArgument("'rollback' goes with 'terminate' only.")
+    step = change.from_step
+    if step is not None:
+        if change.change != "restart":
+            raise InvalidArgument("'from' goes with 'restart' only.")
+        check_step_name(step.name)
+        if step.type not in STEP_TYPES or not 1 <= step.count <= limits.RECORDS_PER_INSTANCE_MAX:
+            raise InvalidArgument(
+                f"'from' has the type {step.type!r:.80} and the count {step.count}; the type is "
+                f"one of {', '.join(STEP_TYPES)}, the count 1 or more, for example "
+                '{"name": "charge", "count": 1, "type": "do"}.'
+            )
+    return change
+
+
+def check_ids(ids: Sequence[str]) -> None:
+    """Refuse a batch whose size or ids are not as they must be; nothing of it is done then."""
+    if not 1 <= len(ids) <= limits.CHANGE_BATCH_MAX:
+        raise InvalidArgument(
+            f"a batch holds 1 to {limits.CHANGE_BATCH_MAX} instances, not {len(ids)}."
+        )
+    for instance_id in ids:
+        check_instance_id(instance_id)
+
+
+def step_ref(given: FromStep | None) -> StepRef | None:
+    """A step to restart from, as the server takes it; `InvalidArgument` if it is none."""
+    if given is None or isinstance(given, StepRef):
+        return given
+    if isinstance(given, str):
+        return StepRef(given)
+    try:
+        return msgspec.convert(given, StepRef) if isinstance(given, Mapping) else StepRef(*given)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidArgument(
+            f"from_step {given!r:.80} is not as expected: {error}. Right: 'charge', "
+            "('charge', 2) or {'name': 'charge', 'count': 2, 'type': 'do'}."
+        ) from None

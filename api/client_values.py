@@ -1,0 +1,149 @@
+"""What the client gives back: instances, steps, workflows, as values.
+
+Frozen; made from the server's JSON. Times are ISO 8601 texts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..engines.failures import PayloadMismatch
+from ..runtime.codec import convert_plain, type_name
+from .listing import FINAL_STATUSES
+
+T = TypeVar("T")
+
+
+class InstanceError(msgspec.Struct, frozen=True):
+    """Why an instance, a step or an attempt failed; `data` holds the details that it carried."""
+
+    name: str
+    message: str
+    data: Any = None
+
+
+class StepAttempt(msgspec.Struct, frozen=True):
+    """One attempt of a step."""
+
+    start: str
+    end: str | None
+    success: bool | None
+    error: InstanceError | None
+
+
+class StepStatus(msgspec.Struct, frozen=True):
+    """A step, sleep or wait of an instance.
+
+    Attributes:
+        type: `step`, `sleep` or `waitForEvent`.
+        name: its public name, `name-<n>`.
+        end: for an open sleep or wait, when it is to end.
+        success: for steps; None while open.
+        finished: for sleeps and waits.
+    """
+
+    type: str
+    name: str
+    start: str
+    end: str | None = None
+    success: bool | None = None
+    finished: bool | None = None
+    output: Any = None
+    error: InstanceError | None = None
+    attempts: list[StepAttempt] = []
+    attempts_total: int = 0
+    config: dict[str, Any] | None = None
+    retry_at: str | None = None
+    event_type: str | None = None
+    interruptions: int = 0
+
+
+class RollbackStatus(msgspec.Struct, frozen=True):
+    """How a rollback ended: `complete` or `failed`, and why."""
+
+    outcome: str
+    error: InstanceError | None = None
+
+
+class InstanceStatus(msgspec.Struct, frozen=True):
+    """How an instance stands.
+
+    Attributes:
+        status: see `toque.api.listing.STATUSES`.
+        output: what `run` returned, once complete.
+        error: once errored or terminated.
+        steps: empty unless asked for.
+        continued: how many runs ended by `step.continue_as_new` before this one.
+    """
+
+    id: str
+    status: str
+    output: Any = None
+    error: InstanceError | None = None
+    success: bool | None = None
+    params: Any = None
+    run_id: str = ""
+    version_id: str = msgspec.field(name="versionId", default="")
+    start: str | None = None
+    end: str | None = None
+    created_on: str = ""
+    step_count: int = 0
+    steps: list[StepStatus] = []
+    code_changed: bool = False
+    continued: int = 0
+    rollback: RollbackStatus | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return self.status in FINAL_STATUSES
+
+    def output_as(self, expected: type[T]) -> T:
+        """The output as a dataclass, model, datetime or other typed value.
+
+        Raises:
+            PayloadMismatch: it does not fit.
+        """
+        try:
+            value: T = convert_plain(self.output, expected)
+        except Exception as error:
+            raise PayloadMismatch(
+                f"the output of instance {self.id!r} does not fit {type_name(expected)}: {error}"
+            ) from None
+        return value
+
+
+class InstanceLine(msgspec.Struct, frozen=True, gc=False):
+    """A line of a list of instances."""
+
+    id: str
+    status: str
+    created_on: str
+    started_on: str | None
+    ended_on: str | None
+    modified_on: str
+    version_id: str
+    workflow_id: str
+    trigger_source: str
+
+
+class WorkflowSummary(msgspec.Struct, frozen=True):
+    """A workflow and how many instances it has, by status."""
+
+    id: str
+    name: str
+    class_name: str
+    script_name: str
+    created_on: str
+    modified_on: str
+    instances: dict[str, int]
+    version_id: str
+
+
+class LinePage(msgspec.Struct, frozen=True):
+    """A page of a list; `cursor` is None at the end."""
+
+    lines: list[InstanceLine]
+    cursor: str | None
