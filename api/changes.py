@@ -8,6 +8,7 @@ own, with an answer of its own, so that one that is refused holds up none.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..runtime.ids import EntityRef, check_instance_id, check_step_name, engine_
 from .calls import Caller
 from .listing import FINAL_STATUSES, STATUSES, Lister, ListQuery
 
+_log = logging.getLogger("toque.api")
 STATUS_CHANGES = ("pause", "resume", "terminate", "restart", "cancel")
 STEP_TYPES = ("do", "sleep", "waitForEvent")
 
@@ -238,6 +240,9 @@ async def _results_of(
             changed.append((instance_id, result))
         elif isinstance(result, ToqueError):
             errors.append(ItemError(instance_id, result.number, result.message or result.code))
+        elif isinstance(result, Exception):  # a bug: its text stays in here
+            _log.error("an item of a batch failed inside", exc_info=result)
+            errors.append(ItemError(instance_id, ToqueError.number, "an internal error"))
         else:
             raise result
     return BatchChanges(changed, errors)

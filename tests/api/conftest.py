@@ -22,6 +22,7 @@ from toque.api.client_embedded import EmbeddedBackend
 from toque.api.client_http import HttpBackend
 from toque.api.server_http import HttpServer
 from toque.api.service import ControlPlane
+from toque.engines.failures import StepNotFound
 from toque.engines.views import (
     AttemptView,
     BufferedEvents,
@@ -62,6 +63,8 @@ class FakeEngine:
         self.request_id = request_id
         self.ended = asyncio.Event()
         self.events: dict[str, tuple[str, bytes]] = {}
+        self.done: list[tuple[Any, ...]] = []
+        self.retention: tuple[int, int] | None = None
 
 
 class FakeRouter:
@@ -163,6 +166,7 @@ class FakeRouter:
                 now, now, None, None, now, 0,
             )  # fmt: skip
             engine = self.engines[key] = FakeEngine(view, request.request_id)
+            engine.retention = request.retention
             if self.finishes_at_once:
                 self.finish(instance_id)
         if request.wait_ms:
@@ -196,12 +200,19 @@ class FakeRouter:
         engine.events[request_id] = (kind, payload)
         return self.clock.now_ms()
 
-    def Engine_terminate(self, key: str, request_id: str) -> InstanceView:
+    def _moved(self, key: str, status: str, *done: Any) -> InstanceView:
         engine = self._known(key)
-        if engine.view.status in FINAL:
+        if engine.view.status in FINAL and done[0] != "restart":
             raise InvalidTransition(f"it is {engine.view.status}.")
+        engine.view = msgspec.structs.replace(engine.view, status=status)
+        engine.done.append(done)
+        return engine.view
+
+    def Engine_terminate(self, key: str, request_id: str, rollback: bool) -> InstanceView:
+        view = self._moved(key, "terminated", "terminate", rollback)
+        engine = self._known(key)
         error = ErrorView("Terminated", "by request")
-        engine.view = msgspec.structs.replace(engine.view, status="terminated", error=error)
+        engine.view = msgspec.structs.replace(view, error=error)
         engine.ended.set()
         return engine.view
 
@@ -219,6 +230,27 @@ class FakeRouter:
         return WaitingView(
             "waiting", 1_700_000_000_000, [reason], 0, [buffered], True, 0, False, "v1", "h", False
         )
+
+    def Engine_pause(self, key: str, request_id: str) -> InstanceView:
+        return self._moved(key, "paused", "pause")
+
+    def Engine_resume(self, key: str, request_id: str) -> InstanceView:
+        return self._moved(key, "queued", "resume")
+
+    def Engine_cancel(self, key: str, request_id: str) -> InstanceView:
+        return self._moved(key, "running", "cancel")
+
+    def Engine_restart(
+        self, key: str, request_id: str, name: str, count: int, kind: str
+    ) -> InstanceView:
+        if name == "nowhere":
+            raise StepNotFound("there is no step 'nowhere'.")
+        return self._moved(key, "queued", "restart", name, count, kind)
+
+    def Engine_delete(self, key: str, request_id: str) -> bool:
+        self._known(key)
+        del self.engines[key]
+        return True
 
     def ShardInfo_statistics(self, shard: str) -> dict[str, int]:
         return {"epoch": 1}

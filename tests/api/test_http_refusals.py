@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from toque.api.changes import STATUS_CHANGES
 from toque.runtime import limits
 from toque.runtime.errors import Overloaded
 
@@ -76,6 +77,9 @@ NO_ROUTE = (404, 7000, "http.no_route")
 NO_METHOD = (405, 7001, "http.method_not_allowed")
 DEEP = b"[" * 65 + b"]" * 65
 
+NO_STEP = (404, 10420, "step.not_found")
+MANY_IDS = b'{"instances":[' + b",".join([b'"x"'] * 101) + b"]}"
+RESTART = b'{"status":"restart","from":%s}'
 REFUSED = [
     ("POST", f"{BASE}/nothing/instances", b"{}", NO_WORKFLOW),
     ("GET", f"{BASE}/nothing", None, NO_WORKFLOW),
@@ -114,16 +118,36 @@ REFUSED = [
     ("POST", CREATE, b'{"instance_id":7}', INVALID),
     ("POST", CREATE, b"[]", INVALID),
     ("POST", CREATE, b"null", INVALID),
-    ("POST", CREATE, b'{"instance_retention":{"success_retention":1}}', INVALID),
+    ("POST", CREATE, b'{"instance_retention":{"success":1}}', INVALID),
+    ("POST", CREATE, b'{"instance_retention":{"success_retention":"soon"}}', INVALID),
+    ("POST", CREATE, b'{"instance_retention":{"error_retention":-1}}', INVALID),
+    ("POST", CREATE, b'{"instance_retention":{"error_retention":"31 days"}}', INVALID),
     ("POST", f"{CREATE}/batch", b"[]", INVALID),
     ("POST", f"{CREATE}/batch", b"{}", INVALID),
     ("POST", f"{CREATE}/batch", b"[" + b"{}," * 100 + b"{}]", INVALID),
     ("POST", f"{CREATE}/batch", b'[{"instance_id":"ok"},{"instance_id":"not ok"}]', BAD_ID),
     ("POST", f"{CREATE}/one/events/go", b"{", BAD_JSON),
     ("POST", f"{CREATE}/one/events/go", DEEP, BAD_JSON),
-    ("PATCH", f"{CREATE}/one/status", b'{"status":"pause"}', INVALID),
     ("PATCH", f"{CREATE}/one/status", b'{"status":"explode"}', INVALID),
-    ("PATCH", f"{CREATE}/one/status", b'{"status":"terminate","rollback":true}', INVALID),
+    ("PATCH", f"{CREATE}/one/status", b'{"status":"pause","rollback":true}', INVALID),
+    ("PATCH", f"{CREATE}/one/status", b'{"status":"restart","rollback":true}', INVALID),
+    ("PATCH", f"{CREATE}/one/status", b'{"status":"terminate","from":{"name":"a"}}', INVALID),
+    ("PATCH", f"{CREATE}/one/status", RESTART % b'{"name":""}', BAD_ID),
+    ("PATCH", f"{CREATE}/one/status", RESTART % b'{"count":1}', INVALID),
+    ("PATCH", f"{CREATE}/one/status", RESTART % b'{"name":"a","n":1}', INVALID),
+    ("PATCH", f"{CREATE}/one/status", RESTART % b'{"name":"a","count":0}', INVALID),
+    ("PATCH", f"{CREATE}/one/status", RESTART % b'{"name":"a","type":"x"}', INVALID),
+    ("PATCH", f"{CREATE}/one/status", RESTART % b'{"name":"nowhere"}', NO_STEP),
+    ("POST", f"{CREATE}/batch/delete", b'{"instances":[]}', INVALID),
+    ("POST", f"{CREATE}/batch/delete", b'{"ids":["one"]}', INVALID),
+    ("POST", f"{CREATE}/batch/delete", b'{"instances":["one","not ok"]}', BAD_ID),
+    ("POST", f"{CREATE}/batch/delete", MANY_IDS, INVALID),
+    ("POST", f"{CREATE}/batch/status", b'{"instances":["one"]}', INVALID),
+    ("POST", f"{CREATE}/batch/status", b'{"instances":["one"],"status":"explode"}', INVALID),
+    ("POST", f"{CREATE}/batch/status", b'{"instances":["a b"],"status":"pause"}', BAD_ID),
+    ("PUT", f"{CREATE}/terminate?status=complete", None, INVALID),
+    ("PUT", f"{CREATE}/terminate?status=asleep", None, INVALID),
+    ("DELETE", f"{CREATE}/nobody", None, NO_INSTANCE),
     ("PATCH", f"{CREATE}/one/status", b'{"status":"terminate","x":1}', INVALID),
     ("PATCH", f"{CREATE}/one/status", b"{}", INVALID),
     ("PATCH", f"{CREATE}/one/status", b"", BAD_JSON),
@@ -185,8 +209,8 @@ async def test_refusals_say_what_would_be_right(plane: Any) -> None:
         _, found, _ = await call("POST", CREATE, b'{"parms":{}}')
         assert "parms" in found["errors"][0]["message"]
         assert "params" in found["errors"][0]["toque"]["data"]["known"]
-        _, found, _ = await call("PATCH", f"{CREATE}/one/status", b'{"status":"pause"}')
-        assert found["errors"][0]["toque"]["data"] == {"supported": ["terminate"]}
+        _, found, _ = await call("PATCH", f"{CREATE}/one/status", b'{"status":"stop"}')
+        assert found["errors"][0]["toque"]["data"] == {"supported": list(STATUS_CHANGES)}
 
 
 async def test_duplicates_and_finished_instances(plane: Any) -> None:
@@ -337,7 +361,8 @@ async def test_the_document_tells_every_route(plane: Any) -> None:
         for method in operations
     }
     from_table = {("GET", 2), ("GET", 3), ("POST", 4), ("GET", 4), ("POST", 5), ("GET", 5)}
-    assert told == from_table | {("GET", 6), ("PATCH", 6), ("POST", 7)}
+    more = {("GET", 6), ("PATCH", 6), ("POST", 7), ("DELETE", 5), ("PUT", 5), ("POST", 6)}
+    assert told == from_table | more
     for operations in document["paths"].values():
         for operation in operations.values():
             for answer in operation["responses"].values():
