@@ -24,6 +24,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 
 from ..runtime import limits
+from ..runtime.notes import notes_path, read_notes
 from . import keeper
 from .cluster_ray import Cluster
 from .keeper import Process
@@ -137,7 +138,8 @@ class Supervisor:
         patience_s = limits.SHARD_START_MAX_MS / 1000 if opening else self._silence_s
         hung_s = health["tick_age_ms"] / 1000
         if hung_s > patience_s:
-            self._is_down(shard, "hung", f"its main loop has not turned for {hung_s:.1f} s")
+            blocked = f"its main loop has not turned for {hung_s:.1f} s"
+            self._is_down(shard, "hung", f"{blocked}{self._who_blocks(shard)}")
             self._kill(shard)
             return False
         if opening:
@@ -186,6 +188,12 @@ class Supervisor:
             return None
         finally:
             answer.cancel()
+
+    def _who_blocks(self, shard: str) -> str:
+        """The instance whose code is on the shard's loop, as the shard has noted it."""
+        spec = self._cluster.specs[shard]
+        blamed = [one.key for one in read_notes(notes_path(spec.data_dir, shard)) if one.on_loop]
+        return f"; the code of instance {blamed[0]} is on it" if blamed else ""
 
     def _gone(self, shard: str, error: Exception) -> None:
         """Ray has given the actor up (someone ended it on purpose): make it anew."""

@@ -214,7 +214,7 @@ def _envs(
     settings: ShardSettings, host: Host, reporter: Reporter | None, code_host: CodeHost
 ) -> dict[str, Any]:
     envs: dict[str, Any] = {
-        ShardInfo.KIND: host.statistics,
+        ShardInfo.KIND: lambda: {**host.statistics(), **code_host.statistics()},
         Account.KIND: AccountEnv(settings.running_max, settings.souschefs),
         Gatekeeper.KIND: GatekeeperEnv(settings.running_max, settings.faults.gatekeeper),
         SousChef.KIND: SousChefEnv(epoch=lambda: host.store.epoch),

@@ -25,7 +25,6 @@ from ..actors.topology import directory_id
 from ..actors.worker import ChildLauncher, Launcher
 from ..engines.bundle import bundle_of_definitions, bundle_of_file, check_can_move
 from ..engines.code_host import CodeHost, InProcessCodeHost
-from ..engines.notes import Notes, read_notes
 from ..engines.placement import PlacedCodeHost
 from ..engines.resource_body import Resources
 from ..engines.worker_host import WorkerSettings
@@ -41,6 +40,7 @@ from ..runtime.frames_socket import runtime_directory
 from ..runtime.ids import EntityRef
 from ..runtime.link_local import LocalLinks
 from ..runtime.memory import resident_bytes
+from ..runtime.notes import Notes, notes_path, read_notes
 from ..runtime.rpc import Router
 from .client import Client
 from .client_embedded import EmbeddedBackend
@@ -48,7 +48,6 @@ from .service import ControlPlane
 from .shards import OpenShard, ShardSettings, open_shard
 
 DEFAULT_ACCOUNT = "default"
-NOTES_FOLDER = "notes"
 
 
 class App:
@@ -305,13 +304,13 @@ def place_code(
     """
     if not shard.startswith("d"):  # no instances live there
         return InProcessCodeHost(loop)
-    folder = data_dir / NOTES_FOLDER
-    blamed = read_notes(folder / shard)
-    notes = Notes(folder / shard)
+    path = notes_path(data_dir, shard)
+    blamed = read_notes(path)
+    notes = Notes(path)
     workers = WorkerSettings(
         shard=shard,
         run_dir=run_dir,
-        notes_dir=str(folder),
+        notes_dir=os.path.dirname(path),
         launcher=launcher,
         loop=loop,
         clock=SystemClock(),

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from ..runtime.errors import WorkflowLoadError
 from ..runtime.limits import BODY_THREADS_MAX
+from ..runtime.notes import LOOP, Notes
 from .body_threads import BodyThreads, Job
 from .failures import (
     INTERRUPTED,
@@ -27,7 +28,6 @@ from .failures import (
     text_of,
 )
 from .local_run import LocalRun
-from .notes import LOOP, Notes
 from .resource_body import ResourceCall, Resources, TaskLost
 from .run_port import NOBODY, Body, Done, Plan, Run, RunHooks, Who
 from .workflow import WorkflowDefinition

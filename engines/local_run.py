@@ -14,11 +14,11 @@ from typing import Any
 from ..runtime.codec import encode_json
 from ..runtime.ids import split_engine_key, stable_hash
 from ..runtime.limits import REPLAYED_PER_TURN_MAX
+from ..runtime.notes import LOOP, Notes
 from .bodies import Bodies
 from .claims import Claim
 from .failures import RecordedError, record_of
 from .journal import UNDO, Journal, Record
-from .notes import LOOP, Notes
 from .replay import Execution
 from .resource_body import Encoded
 from .rollback import Unwinding

@@ -15,8 +15,8 @@ from typing import Any
 
 from ..runtime import limits
 from ..runtime.ids import split_engine_key
+from ..runtime.notes import Blame, Notes
 from .code_host import InProcessCodeHost
-from .notes import Blame, Notes
 from .run_port import Plan, Run, RunHooks
 from .worker_host import WorkerHost, WorkerSettings
 from .workflow import ACTOR
@@ -59,17 +59,13 @@ class PlacedCodeHost:
 
     def open(self, plan: Plan, hooks: RunHooks) -> Run:
         account = split_engine_key(plan.key)[0]
-        is_trusted = account == self._trusted
-        options: dict[str, Any] = {}
-        if is_trusted:
-            definition = self._inside.definition(plan.workflow)
-            is_apart = plan.is_apart or definition.placement == ACTOR
-            if not is_apart:
-                return self._inside.open(plan, hooks)
+        whose = None if account == self._trusted else account
+        definition = self._inside.definition(plan.workflow)
+        if plan.is_apart or definition.placement == ACTOR:
             options = dict(definition.ray_options)
-        if plan.is_apart or is_trusted:
-            whose = None if is_trusted else account
             host = self._new_host("i", options, account=whose, is_dedicated=True)
+        elif whose is None:
+            return self._inside.open(plan, hooks)
         else:
             host = self._shared_host(account, plan.code_hash)
         return host.open(plan, hooks)

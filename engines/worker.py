@@ -21,11 +21,11 @@ from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import WireError, to_wire
 from ..runtime.limits import WORKER_CHUNK_BYTES
 from ..runtime.link_socket import SocketLinks
+from ..runtime.notes import Notes
 from . import worker_messages as say
 from .bundle import load_bundle
 from .code_host import InProcessCodeHost
 from .journal import Record
-from .notes import Notes
 from .outgoing import Outgoing
 from .resource_body import Resources, TaskLost
 from .run_port import Plan, Run, RunHooks, Turn

@@ -23,8 +23,8 @@ from ..runtime.clock import Clock
 from ..runtime.entropy import Entropy
 from ..runtime.errors import ToqueError, WorkerLost, from_wire
 from ..runtime.link_socket import LinkServer
+from ..runtime.notes import Blame, read_notes
 from . import worker_messages as say
-from .notes import Blame, read_notes
 from .outgoing import Outgoing
 from .remote_run import RemoteRun
 from .run_port import Plan, RunHooks

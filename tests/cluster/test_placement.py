@@ -92,7 +92,9 @@ def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) ->
         assert told["output"] not in told["other"]
         assert told["other_ms"] < 15_000
     assert exits["other"] != blocks["other"], "the shard's process was another after the block"
-    events = [event["what"] for event in story.next("events")["events"] if event["shard"] == "d0"]
+    told = [event for event in story.next("events")["events"] if event["shard"] == "d0"]
+    assert "code of instance default/" in next(e["reason"] for e in told if e["what"] == "hung")
+    events = [event["what"] for event in told]
     assert events.count("hung") == 1, "the second time only its own process was blocked"
     assert events.count("down") == 1, "the second time only its own process ended"
     story.end()

@@ -13,20 +13,21 @@ from typing import Any
 import pytest
 
 from tests.engines.worker_app import Apart, Where
-from toque.engines import body_threads, notes
+from toque.engines import body_threads
 from toque.engines import worker_messages as say
 from toque.engines.body_threads import BodyThreads, Job
 from toque.engines.bundle import bundle_of_definitions, bundle_of_file, load_bundle
 from toque.engines.code_host import InProcessCodeHost
 from toque.engines.journal import DONE, Journal, Record
-from toque.engines.notes import LOOP, Blame, Notes, read_notes
 from toque.engines.ray_options import check_ray_options
 from toque.engines.remote_run import RemoteRun
 from toque.engines.run_port import Plan, Run, RunHooks, Turn, Who
 from toque.engines.worker import Worker
 from toque.engines.workflow import definition_of, workflow
+from toque.runtime import notes
 from toque.runtime.codec import pack, unpack
 from toque.runtime.errors import InvalidArgument, WorkflowLoadError
+from toque.runtime.notes import LOOP, Blame, Notes, read_notes
 
 KEY = "acc/u1/i1"
 

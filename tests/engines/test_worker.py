@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.engines.worker_app import Apart, Heavy, Held, Poison, Where
+from toque.actors import keeper
 from toque.api.wiring import Runtime, embedded
 from toque.runtime import limits
 from toque.runtime.errors import WorkflowLoadError
@@ -122,3 +126,73 @@ async def test_resources_that_nobody_can_give_are_named_at_once(tmp_path: Path) 
         assert status.error.name == "ResourcesUnavailable"
         assert "step 'heavy-1' asks for num_cpus=1" in status.error.message
         assert (await heavy.status()).steps[1].attempts_total == 1
+
+
+def victim(folder: Path, workflow: str, params: Any) -> subprocess.Popen[str]:
+    """A process of `worker_victim`."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.engines.worker_victim"),
+            *(str(folder), workflow, json.dumps(params)),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+@pytest.mark.parametrize("how", ["async", "run"])
+def test_what_ended_the_whole_process_is_put_apart_at_the_next_start(
+    tmp_path: Path, how: str
+) -> None:
+    first = victim(tmp_path, "Poison", [how, str(tmp_path), 2])
+    assert first.communicate(timeout=30) == ("", None)
+    assert first.returncode == 1
+    second = victim(tmp_path, "Poison", [how, str(tmp_path), 2])
+    told = json.loads(second.communicate(timeout=30)[0])
+    assert second.returncode == 0
+    began = [int(word) for word in (tmp_path / "began").read_text().split()]
+    assert began[0] == first.pid
+    assert second.pid not in began, "it has had its chance in a shared process"
+    assert told["pid"] not in (told["output"], first.pid)
+
+
+def test_a_worker_ends_when_its_shard_is_killed(tmp_path: Path) -> None:
+    for name in ("began", "go"):
+        os.mkfifo(tmp_path / name)
+    process = victim(tmp_path, "Held", str(tmp_path))
+    worker = int((tmp_path / "began").read_text())
+    descriptor = os.pidfd_open(worker)
+    process.kill()
+    process.communicate()
+    assert keeper.wait_ended(descriptor, 10_000)
+    os.close(descriptor)
+
+
+async def test_accounts_share_no_interpreter(tmp_path: Path) -> None:
+    async with running(tmp_path, account="mine") as runtime:
+        for account in ("a", "b"):
+            await runtime.deploy(account, None)
+        places = {}
+        for account in ("mine", "a", "b", "a"):
+            where = await runtime.client(account).run_instance("Where", timeout=20)
+            assert len(set(where.output)) == 1
+            places.setdefault(account, set()).update(where.output)
+        assert places["mine"] == {os.getpid()}
+        assert [len(pids) for pids in places.values()] == [1, 1, 1], "a's code has one worker"
+        assert len(set.union(*places.values())) == 3
+        held = {}
+        for account in ("a", "b"):
+            folder = tmp_path / account
+            folder.mkdir()
+            for name in ("began", "go"):
+                os.mkfifo(folder / name)
+            held[account] = await runtime.client(account).create_instance(
+                "Held", params=str(folder)
+            )
+            pid = int(await asyncio.to_thread((folder / "began").read_text))
+            assert pid not in set.union(*places.values()), "each asked for a process of its own"
+        statistics = (await runtime.client("mine").statistics())["d0"]
+        assert statistics["workers_dedicated"] == 2
+        for instance in held.values():
+            await instance.terminate()

@@ -12,12 +12,18 @@ import mmap
 import os
 from typing import NamedTuple
 
-from ..runtime.limits import BODY_THREADS_NOTED_MAX, ENTITY_KEY_CHARS_MAX
+from .limits import BODY_THREADS_NOTED_MAX, ENTITY_KEY_CHARS_MAX
 
 LOOP = 0
 """The slot of the event loop."""
-_SLOT_BYTES = 2 + ENTITY_KEY_CHARS_MAX
+_HEAD = 3  # whether there is a note, and its length
+_SLOT_BYTES = _HEAD + ENTITY_KEY_CHARS_MAX
 _SLOTS = 1 + BODY_THREADS_NOTED_MAX
+
+
+def notes_path(data_dir: str | os.PathLike[str], shard: str) -> str:
+    """Where a shard of a data directory keeps its notes."""
+    return os.path.join(data_dir, "notes", shard)
 
 
 class Blame(NamedTuple):
@@ -53,7 +59,7 @@ class Notes:
     def tag(key: str) -> bytes:
         """What `enter` writes for an instance; made once per run."""
         raw = key.encode()[:ENTITY_KEY_CHARS_MAX]
-        return len(raw).to_bytes(2, "little") + raw
+        return b"\x01" + len(raw).to_bytes(2, "little") + raw
 
     def enter(self, slot: int, tag: bytes) -> None:
         """Code of that instance runs from now on."""
@@ -64,8 +70,7 @@ class Notes:
     def leave(self, slot: int) -> None:
         """No instance's code runs in that slot."""
         if slot < _SLOTS:
-            at = slot * _SLOT_BYTES
-            self._map[at : at + 2] = b"\0\0"
+            self._map[slot * _SLOT_BYTES] = 0
 
     def close(self) -> None:
         """All is in good order: leave nothing behind."""
@@ -82,8 +87,8 @@ def read_notes(path: str | os.PathLike[str]) -> list[Blame]:
         return []
     found = []
     for at in range(0, len(raw) - _SLOT_BYTES + 1, _SLOT_BYTES):
-        size = int.from_bytes(raw[at : at + 2], "little")
-        if 0 < size <= ENTITY_KEY_CHARS_MAX:
-            key = raw[at + 2 : at + 2 + size].decode(errors="replace")
+        size = int.from_bytes(raw[at + 1 : at + _HEAD], "little")
+        if raw[at] == 1 and 0 < size <= ENTITY_KEY_CHARS_MAX:
+            key = raw[at + _HEAD : at + _HEAD + size].decode(errors="replace")
             found.append(Blame(key, at == LOOP))
     return found
