@@ -5,10 +5,12 @@ see; config, durations, shapes and failures hold their parts), views (what front
 journal (records and how they are applied), loop (the deterministic event loop that runs `run`),
 replay (delivery order and identity), run_port (how rows and code meet), engine (the entity) and
 life (how it runs, parks, wakes and ends; rows are its hands), code_host and local_run (code in
-this process; bodies), shard (grants, lists), reporter and ports (what SousChefs are told).
+this process; bodies), placement (where code runs), worker_host and remote_run (code in a worker,
+seen from its shard), worker (the same, seen from there), shard (grants, lists), reporter and
+ports (what SousChefs are told).
 
-Pure: all but engine, life, bodies, rows, shard, reporter, local_run and code_host, which are thin
-shells.
+Pure: all but engine, life, bodies, rows, shard, reporter, local_run, code_host, placement and the
+workers' parts, which are thin shells.
 
 Never: start a step's body, or tell anyone anything, before the records it depends on are durable.
 """

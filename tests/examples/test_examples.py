@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import io
 import json
@@ -115,6 +116,26 @@ def test_the_documents_job_on_ray(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert "each a Ray actor" in done.stdout
     assert "3 of 3 complete" in done.stdout
+
+
+@pytest.mark.cluster
+def test_resource_step(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "resource_step.py")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        timeout=100,
+        check=True,
+    )
+    made = ast.literal_eval(done.stdout.strip().splitlines()[-1])
+    film, studio = made["film"], made["studio"]
+    assert [frame["frame"] for frame in film["frames"]] == [0, 1, 2]
+    assert film["title"] == "Whales"
+    assert film["shard"] not in {frame["process"] for frame in film["frames"]}
+    where, before, after = studio
+    assert where == "B"
+    assert len({before, after, film["shard"]}) == 3, "the break gave the actor up"
 
 
 @pytest.mark.parametrize("docs", ["empty", "missing"])
