@@ -46,6 +46,19 @@ async def test_entity(load: Load, tmp_path: Path) -> None:
     assert continued == 2
 
 
+async def test_saga(load: Load, tmp_path: Path) -> None:
+    told = await load("saga").main(tmp_path)
+    assert told[:6] == [
+        "off to Rome",
+        "the card is stolen",
+        "rollback complete",
+        "terminated: Cancelled; sorry, no Bergen",
+        "paused",
+        "off to Bergen",
+    ]
+    assert told[6:] == ["no charge", "give back flight in Oslo", "give back hotel in Oslo"]
+
+
 async def test_durable_object(load: Load, tmp_path: Path) -> None:
     assert await load("durable_object").main(tmp_path) == (100, 5)
 
