@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -69,18 +70,20 @@ class BatchChanges(msgspec.Struct, frozen=True):
     errors: list[ItemError]
 
 
-class InstanceChanges:
+class InstanceChanges(ABC):
     """See the module's description. `ControlPlane` fills in what it needs."""
 
     _caller: Caller
     _lister: Lister
     _clearing: dict[tuple[str, str], asyncio.Task[None]]
 
+    @abstractmethod
     async def _workflow(self, account: str, workflow: str) -> WorkflowRecord:
-        raise NotImplementedError
+        """The workflow's record, or `WorkflowNotFound`."""
 
+    @abstractmethod
     def _request_id(self, given: str | None) -> str:
-        raise NotImplementedError
+        """The request id; None: a new one."""
 
     async def change_status(
         self,

@@ -240,4 +240,4 @@ async def until(instance: Any, status: str) -> None:
     """It has a status soon."""
     async with asyncio.timeout(30):
         while (await instance.status(steps=False)).status != status:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
