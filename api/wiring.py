@@ -288,6 +288,7 @@ def place_code(
     loop: asyncio.AbstractEventLoop,
     watched: tuple[Process, ...] = (),
     resources: Resources | None = None,
+    owns_loop: bool = False,
 ) -> CodeHost:
     """Where the app's code runs for one shard.
 
@@ -301,6 +302,7 @@ def place_code(
         loop: the shard's.
         watched: processes whose end ends the workers.
         resources: runs bodies that ask for resources.
+        owns_loop: see `InProcessCodeHost`.
     """
     if not shard.startswith("d"):  # no instances live there
         return InProcessCodeHost(loop)
@@ -319,7 +321,9 @@ def place_code(
         watched=watched,
     )
     return PlacedCodeHost(
-        InProcessCodeHost(loop, app.definitions, notes=notes, resources=resources),
+        InProcessCodeHost(
+            loop, app.definitions, notes=notes, resources=resources, owns_loop=owns_loop
+        ),
         trusted=trusted,
         workers=workers,
         bundle=app.bundle,

@@ -122,6 +122,7 @@ async def build_shard(spec: ShardSpec) -> OpenShard:
         loop=loop,
         watched=watched,
         resources=RayResources(None, TaskLost),
+        owns_loop=True,
     )
     return open_shard(
         spec.shard,

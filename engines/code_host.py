@@ -63,6 +63,7 @@ class InProcessCodeHost:
         threads: how many synchronous bodies run at a time.
         notes: where it is noted whose code runs.
         resources: runs bodies that ask for resources; None: there is no Ray.
+        owns_loop: nobody else uses the loop: tasks that bodies start on it are noted, too.
     """
 
     def __init__(
@@ -74,7 +75,11 @@ class InProcessCodeHost:
         threads: int = BODY_THREADS_MAX,
         notes: Notes | None = None,
         resources: Resources | None = None,
+        owns_loop: bool = False,
     ) -> None:
+        self._notes_tasks = notes is not None and owns_loop
+        if notes is not None and owns_loop:
+            _note_tasks(loop, notes)
         self._resources = resources
         self._loop = loop
         self._inline = inline
@@ -116,12 +121,13 @@ class InProcessCodeHost:
         done: Done,
         who: Who = NOBODY,
     ) -> Body:
+        if self._notes_tasks:
+            context.run(_whose.set, who.tag)
         if is_async or self._inline:
             guarded = _guarded if is_async else _guarded_plain
-            notes = self._notes
             work = guarded(fn, kwargs)
-            if notes is not None:
-                work = _watched(work, notes, who.tag)
+            if self._notes is not None and not self._notes_tasks:
+                work = _watched(work, self._notes, who.tag)
             return _OnLoop(self._loop, work, context, done)
         return _InThread(self._loop, self._threads, self._notes, fn, kwargs, context, done, who)
 
@@ -212,6 +218,28 @@ async def _guarded_rest(value: Any) -> Any:
         return None, await value
     except BaseException as error:
         return error, None
+
+
+_whose: contextvars.ContextVar[bytes] = contextvars.ContextVar("toque_whose")
+"""The tag of the instance whose body has started a task."""
+
+
+def _note_tasks(loop: asyncio.AbstractEventLoop, notes: Notes) -> None:
+    """Have every task noted that is started in a body's context."""
+
+    def make(
+        loop: asyncio.AbstractEventLoop,
+        coro: Any,
+        *,
+        context: contextvars.Context | None = None,
+        **options: Any,
+    ) -> asyncio.Task[Any]:
+        tag = _whose.get(b"") if context is None else context.get(_whose, b"")
+        if tag:
+            coro = _watched(coro, notes, tag)
+        return asyncio.Task(coro, loop=loop, context=context, **options)
+
+    loop.set_task_factory(make)
 
 
 async def _watched(coro: Any, notes: Notes, tag: bytes) -> Any:

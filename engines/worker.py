@@ -41,7 +41,7 @@ async def serve(spec: WorkerSpec) -> None:
     resources: Resources | None = None
     if spec.settings["resources"]:
         resources = named(spec.settings["resources"])(spec.account, TaskLost)
-    host = InProcessCodeHost(loop, notes=notes, resources=resources)
+    host = InProcessCodeHost(loop, notes=notes, resources=resources, owns_loop=True)
     try:
         for definition in load_bundle(spec.settings["bundle"]):
             host.register(definition)

@@ -83,7 +83,7 @@ def test_an_instance_has_a_ray_actor_of_its_own_and_survives_it(folder: Path) ->
 
 
 def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) -> None:
-    story = Story(folder, "poison", "async", "loop")
+    story = Story(folder, "poison", "inner", "loop")
     exits, blocks = story.next("poisoned"), story.next("poisoned")
     for told in (exits, blocks):
         assert told["error"] is None

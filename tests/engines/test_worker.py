@@ -48,7 +48,7 @@ async def test_an_instance_runs_in_a_process_of_its_own_and_holds_none_while_it_
         assert status.output["words"] == ["hello", "world"]
 
 
-@pytest.mark.parametrize("how", ["thread", "async", "loop", "run"])
+@pytest.mark.parametrize("how", ["thread", "async", "inner", "loop", "run"])
 async def test_code_that_ends_or_blocks_its_process_is_interrupted_and_tried_again(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,9 @@ class Poison(toque.WorkflowEntrypoint):
                 os._exit(1)
             return os.getpid()
 
+        async def inner() -> int:
+            return (await asyncio.gather(asyncio.sleep(0), exits()))[1]
+
         async def blocks() -> int:
             while note():
                 while True:
@@ -90,7 +93,7 @@ class Poison(toque.WorkflowEntrypoint):
 
         if how == "run" and note():
             os._exit(1)
-        bodies = {"thread": in_thread, "async": exits, "loop": blocks}
+        bodies = {"thread": in_thread, "async": exits, "inner": inner, "loop": blocks}
         return await step.do("it", bodies.get(how, os.getpid))
 
 

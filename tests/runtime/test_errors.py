@@ -11,7 +11,6 @@ import pytest
 from toque.runtime import errors
 from toque.runtime.codec import pack, unpack
 
-
 for folder in ("actors", "api", "engines", "gatekeeper", "souschef"):
     package = importlib.import_module(f"toque.{folder}")
     for module in pkgutil.iter_modules(package.__path__):
