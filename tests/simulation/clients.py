@@ -242,6 +242,51 @@ class Clients:
             "a terminated instance is terminated", view.status == "terminated", errand.id
         )
 
+    async def pause_a_while(self, errand: Errand) -> None:
+        """Pause the instance, and resume it; a pause may come late, so until it has ended."""
+        try:
+            await self._change(errand, "pause", "pause", stubborn=False)
+        except GivenUp:
+            pass
+        number = 0
+        while errand.claim.final is None:
+            await asyncio.sleep(self.entropy.random() * 15)
+            number += 1
+            if not await self._change(errand, "resume", f"resume-{number}", stubborn=True):
+                return
+
+    async def cancel(self, errand: Errand) -> None:
+        """Cancel the instance."""
+        errand.may_be_terminated = True
+        try:
+            await self._change(errand, "cancel", "cancel", stubborn=False)
+        except GivenUp:
+            pass
+
+    async def _change(self, errand: Errand, change: str, request: str, *, stubborn: bool) -> bool:
+        """A change of status. False: refused, since it has ended (or is not there)."""
+        claim, known = errand.claim, errand.claim.final
+
+        async def work(front: FrontEnd) -> Any:
+            return await front.plane.change_status(
+                claim.account,
+                claim.workflow,
+                errand.id,
+                change,
+                request_id=f"{errand.id}-{request}",
+            )
+
+        try:
+            view = await self._try(f"{change} {errand.id}", work, stubborn=stubborn)
+        except InvalidTransition:
+            return False
+        except InstanceNotFound:
+            self.world.claims.missing(claim, claim.acked)
+            return False
+        self.world.trace.note(change, errand.id, view.status)
+        self.world.claims.viewed(claim, view, known)
+        return True
+
     # --- lists ------------------------------------------------------------------------------
 
     async def list_all(self, account: str, workflow: str) -> None:

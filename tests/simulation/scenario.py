@@ -207,6 +207,7 @@ class Run:
         self.errands.append(errand)
         start_s, dies, looks = self.entropy.random() * 30, draw(12) == 0, draw(4) == 0
         again, dies_s = draw(8) == 0, self.entropy.random() * 12
+        pauses, cancels = draw(5) == 0, draw(14) == 0
         waits = waits_of(programs[0])
         events = {kind: draw(waits + 2) if waits else 0 for kind in EVENT_TYPES}
         await asyncio.sleep(start_s)
@@ -219,6 +220,10 @@ class Run:
             also.append(self._look_around(errand))
         if dies:
             also.append(_after(dies_s, partial(clients.terminate, errand)))
+        if pauses:
+            also.append(_after(dies_s / 2, partial(clients.pause_a_while, errand)))
+        if cancels:
+            also.append(_after(dies_s, partial(clients.cancel, errand)))
         await asyncio.gather(clients.wait(errand), *also)
 
     async def _batch(self, batch: str) -> None:
