@@ -20,6 +20,7 @@ from .claims import Claim, current_body
 from .durations import duration_ms
 from .failures import NO_DELAY, TIMED_OUT, RecordedError, bounded, exception_of, record_of, text_of
 from .journal import PENDING, RUNNING
+from .ray_options import shown
 from .run_port import Body, BodyRunner, Who
 from .step import StepContext
 
@@ -30,10 +31,11 @@ Ended = Callable[[Claim, int, RecordedError | None, Any], None]
 
 
 class _Attempt:
-    __slots__ = ("body", "number", "timer")
+    __slots__ = ("body", "number", "resources", "timer")
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.resources: dict[str, Any] | None = None
         self.body: Body | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -108,6 +110,7 @@ class Bodies:
                     body.fn, kwargs, body.shape.is_async, context, done, who
                 )
             else:
+                attempt.resources = body.ray_options
                 attempt.body = self._runner.run_elsewhere(
                     body.fn, kwargs, body.ray_options, done, who
                 )
@@ -172,6 +175,14 @@ class Bodies:
             data = encode_json({"error": {"name": error.name, "message": error.message}})
             failed = RecordedError(NO_DELAY, "RetryDelayFailed", bounded(text), data)
         self._told(claim, asked.number, told_ms, failed)
+
+    def tasks(self) -> dict[int, str]:
+        """The bodies that run as tasks, or are to, with their resources, by ordinal."""
+        return {
+            ordinal: shown(attempt.resources)
+            for ordinal, attempt in self._in_flight.items()
+            if attempt.resources is not None
+        }
 
     def stop(self, ordinal: int) -> None:
         """Cancel the body of a record, if it has one in flight."""

@@ -28,6 +28,7 @@ from .failures import (
     text_of,
 )
 from .local_run import LocalRun
+from .ray_options import shown
 from .resource_body import ResourceCall, Resources, TaskLost
 from .run_port import NOBODY, Body, Done, Plan, Run, RunHooks, Who
 from .workflow import WorkflowDefinition
@@ -140,10 +141,9 @@ class InProcessCodeHost:
         who: Who,
     ) -> Body:
         if self._resources is None:
-            asked = ", ".join(f"{key}={value!r}" for key, value in options.items())
             error = ResourcesUnavailable(
-                f"step {who.step!r} asks for {asked or 'a Ray task'}, and "
-                "this runtime has no Ray. Use `toque dev` or start_ray, or leave ray_options out."
+                f"step {who.step!r} asks for {shown(options)}, and this runtime has no Ray. "
+                "Use `toque dev` or start_ray, or leave ray_options out."
             )
             return _AtOnce(self._loop, done, error)
 

@@ -22,7 +22,7 @@ from .journal import UNDO, Journal, Record
 from .replay import Execution
 from .resource_body import Encoded
 from .rollback import Unwinding
-from .run_port import ACTS, BodyRunner, Plan, RunHooks, Starts, Turn
+from .run_port import ACTS, BodyRunner, Pending, Plan, RunHooks, Starts, Turn
 from .step import WorkflowStep
 from .workflow import WorkflowDefinition
 
@@ -155,6 +155,10 @@ class LocalRun:
     def parked(self) -> bool:
         """See `run_port.Run`."""
         return False
+
+    def pending(self) -> Pending:
+        """See `run_port.Run`."""
+        return Pending("", self._bodies.tasks())
 
     def records(self) -> list[Record]:
         """See `run_port.Run`."""

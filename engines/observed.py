@@ -71,6 +71,7 @@ class ObservedInstance(InstanceLife):
             self._rows.events() if instance.events_buffered else (),
             self._code_error,
             in_memory=self._run is not None,
+            pending=self._run.pending() if self._run is not None else None,
         )
 
     # --- inside -----------------------------------------------------------------------------

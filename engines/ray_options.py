@@ -44,6 +44,11 @@ def check_ray_options(given: object, what: str) -> dict[str, Any]:
     return dict(given)
 
 
+def shown(options: Mapping[str, Any]) -> str:
+    """The options for people."""
+    return ", ".join(f"{key}={value!r}" for key, value in options.items()) or "a Ray task"
+
+
 def _check_amount(value: object, what: str) -> None:
     if (
         isinstance(value, bool)

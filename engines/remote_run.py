@@ -17,7 +17,7 @@ from ..runtime.codec import pack, unpack
 from ..runtime.limits import WORKER_CHUNK_BYTES, WORKER_EVENTS_AHEAD_MAX
 from . import worker_messages as say
 from .journal import Record
-from .run_port import ACTS, Plan, RunHooks, Starts, Turn
+from .run_port import ACTS, Pending, Plan, RunHooks, Starts, Turn
 
 if TYPE_CHECKING:
     from .worker_host import WorkerHost
@@ -87,6 +87,10 @@ class RemoteRun:
     def parked(self) -> bool:
         """See `run_port.Run`."""
         return self._host.is_dedicated
+
+    def pending(self) -> Pending:
+        """See `run_port.Run`."""
+        return Pending(self._host.starting(), {})
 
     def records(self) -> None:
         """See `run_port.Run`."""

@@ -99,6 +99,18 @@ class Turn(msgspec.Struct, array_like=True):
     cancelled: bool = False
 
 
+class Pending(NamedTuple):
+    """What a run waits for that is no row of its instance.
+
+    Attributes:
+        worker: the process it is to live in, with what that needs; empty: it has one.
+        tasks: resources of bodies that run as tasks, or wait for them, by the record's ordinal.
+    """
+
+    worker: str
+    tasks: dict[int, str]
+
+
 class Run(Protocol):
     """A live run. What `begin` and `act` bring is given back, or told to `turned` later."""
 
@@ -119,6 +131,9 @@ class Run(Protocol):
 
     def parked(self) -> bool:
         """Nothing is in flight; `run` waits. True: it has been given up, and must begin anew."""
+
+    def pending(self) -> Pending:
+        """What the run waits for that is no row of its instance."""
 
     def records(self) -> list[Record] | None:
         """The journal as it is in memory; None: it is not in this process."""

@@ -176,14 +176,15 @@ class WaitReason(msgspec.Struct, frozen=True):
     """Something that an instance waits for, or does.
 
     Attributes:
-        kind: `slot` (queued), `step` (a body runs), `retry`, `sleep`, `event`, `timer` (asyncio's)
-            or `code` (its code can't be loaded).
+        kind: `slot` (queued), `step` (a body runs), `task` (a body runs as a Ray task, or waits
+            for its resources), `retry`, `sleep`, `event`, `timer` (asyncio's), `worker` (the
+            process it is to run in) or `code` (its code can't be loaded).
         name: the step's public name.
         since_ms: since when.
         due_ms: when it is over by itself.
         event_type: of `event`.
         attempt: of `step` the one that runs, of `retry` the next.
-        error: of `retry` the last failure; of `code` why.
+        error: of `retry` the last failure; of `code` why; of `task` and `worker` what they need.
     """
 
     kind: str

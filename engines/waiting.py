@@ -6,10 +6,11 @@ told, if it is what the instance means to wake for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..runtime.limits import WAIT_REASONS_SHOWN_MAX
 from .journal import HIDDEN, RUNNING, SLEEP, WAIT, Instance, Record
+from .run_port import Pending
 from .status import FINISHED
 from .views import BufferedEvents, ErrorView, WaitingView, WaitReason
 
@@ -21,6 +22,7 @@ def waiting_view(
     code_error: str,
     *,
     in_memory: bool,
+    pending: Pending | None = None,
 ) -> WaitingView:
     """The view.
 
@@ -30,15 +32,20 @@ def waiting_view(
         events: `(number, type, time)` of the buffered events.
         code_error: why its code can't be loaded, if that is so.
         in_memory: whether its `run` is.
+        pending: what its run waits for.
     """
     has_ended = instance.status in FINISHED
     open_records = [] if has_ended else [r for r in records if not r.is_over]
-    reasons = [reason for record in open_records if (reason := _reason(record)) is not None]
+    tasks = pending.tasks if pending is not None else {}
+    reasons = [r for record in open_records if (r := _reason(record, tasks)) is not None]
     if instance.wake_ms and all(reason.due_ms != instance.wake_ms for reason in reasons):
         reasons.append(WaitReason("timer", due_ms=instance.wake_ms))
     if code_error:
         error = ErrorView("WorkflowLoadError", code_error)
         reasons.insert(0, WaitReason("code", since_ms=instance.modified_ms, error=error))
+    if pending is not None and pending.worker:
+        error = ErrorView("WorkerStarting", pending.worker)
+        reasons.insert(0, WaitReason("worker", since_ms=instance.modified_ms, error=error))
     if instance.status == "queued":
         reasons.insert(0, WaitReason("slot", since_ms=instance.queued_ms))
     return WaitingView(
@@ -56,7 +63,7 @@ def waiting_view(
     )
 
 
-def _reason(record: Record) -> WaitReason | None:
+def _reason(record: Record, tasks: Mapping[int, str]) -> WaitReason | None:
     name, since_ms = record.public_name, record.started_ms
     if record.kind in HIDDEN:
         return None
@@ -67,15 +74,19 @@ def _reason(record: Record) -> WaitReason | None:
     newest = record.attempts[-1] if record.attempts else None
     if record.state == RUNNING or newest is None:
         started_ms = since_ms if newest is None else newest.started_ms
-        return WaitReason("step", name, started_ms, attempt=record.attempt)
-    error = newest.error
+        needs = tasks.get(record.ordinal)
+        if needs is None:
+            return WaitReason("step", name, started_ms, attempt=record.attempt)
+        error = ErrorView("Resources", needs)
+        return WaitReason("task", name, started_ms, attempt=record.attempt, error=error)
+    failure = newest.error
     return WaitReason(
         "retry",
         name,
         newest.ended_ms,
         record.due_ms,
         attempt=record.attempt + 1,
-        error=None if error is None else ErrorView(error.name, error.message),
+        error=None if failure is None else ErrorView(failure.name, failure.message),
     )
 
 

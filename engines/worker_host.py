@@ -26,6 +26,7 @@ from ..runtime.link_socket import LinkServer
 from ..runtime.notes import Blame, read_notes
 from . import worker_messages as say
 from .outgoing import Outgoing
+from .ray_options import shown
 from .remote_run import RemoteRun
 from .run_port import Plan, RunHooks
 
@@ -128,6 +129,15 @@ class WorkerHost:
     def _end_if_idle(self, numbers: int) -> None:
         if not self._runs and self._numbers == numbers:
             self.end("it had nothing to do")
+
+    def starting(self) -> str:
+        """What is waited for until the worker is there; empty once it is."""
+        if self._is_up:
+            return ""
+        what = "a worker process is being started"
+        if not self._has_slot:
+            what = f"all {limits.WORKERS_PER_SHARD_MAX} workers of its shard are taken"
+        return f"{what}; it needs {shown(self._options)}" if self._options else what
 
     def put(self, message: Any) -> None:
         """Tell the worker something."""

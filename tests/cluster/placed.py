@@ -108,7 +108,9 @@ async def resources(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
     pending = await client.create_instance("Heavy", params=greedy)
     where = await client.run_instance("Where", timeout=15)
     status = await pending.status()
-    say("pending", status=status.status, other=where.status)
+    why = (await pending.why()).reasons
+    told = [[one.kind, one.name, one.error and one.error.message] for one in why]
+    say("pending", status=status.status, other=where.status, why=told)
     await pending.terminate()
 
 
