@@ -44,6 +44,9 @@ from .client_values import (
     StepAttempt as StepAttempt,
 )
 from .client_values import (
+    StepOutputStatus as StepOutputStatus,
+)
+from .client_values import (
     StepStatus as StepStatus,
 )
 from .client_values import (
@@ -94,6 +97,12 @@ class Backend(Protocol):
     ) -> InstanceEvents: ...
 
     async def waiting(self, workflow: str, instance_id: str) -> Waiting: ...
+
+    def stream(self, workflow: str, instance_id: str, name: str) -> AsyncIterator[bytes]: ...
+
+    async def step_output(
+        self, workflow: str, instance_id: str, name: str, attempt: int
+    ) -> StepOutputStatus: ...
 
     async def list_page(
         self, workflow: str, filters: Mapping[str, str], cursor: str | None
@@ -186,6 +195,30 @@ class Instance:
         status = await self.wait(timeout, raise_on_error=True)
         return status.output if expected is Any else status.output_as(expected)
 
+    def stream(self, name: str) -> AsyncIterator[bytes]:
+        """The content of a step's result that is a stream, part by part.
+
+        Args:
+            name: the step's public name, for example `fetch-1`.
+
+        Raises:
+            StepNotFound: there is no such step.
+            InvalidArgument: what it gave is no stream.
+        """
+        return self._client.backend.stream(self.workflow, self.id, name)
+
+    async def step_output(self, name: str, *, attempt: int = 0) -> StepOutputStatus:
+        """What a step gave, in full, and how it stands; for a stream its name and length.
+
+        Args:
+            name: the step's public name, for example `fetch-1`.
+            attempt: how that attempt ended; 0: the step.
+
+        Raises:
+            StepNotFound: there is no such step or attempt.
+        """
+        return await self._client.backend.step_output(self.workflow, self.id, name, attempt)
+
     async def send_event(self, event_type: str, payload: Any = None) -> None:
         """Send it an event; it may come before the instance waits for it."""
         check_event_type(event_type)
@@ -260,6 +293,13 @@ class Instance:
     async def why(self) -> Waiting:
         """Why it does not go on: a slot, a timer, an event, a step that runs, its code."""
         return await self._client.backend.waiting(self.workflow, self.id)
+
+
+def no_stream(name: str) -> InvalidArgument:
+    """What a step gave is no stream."""
+    return InvalidArgument(
+        f"what step {name!r:.300} gave is no stream. Right: `await instance.step_output(name)`."
+    )
 
 
 def check_success(status: InstanceStatus) -> InstanceStatus:

@@ -6,7 +6,7 @@ against a server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -15,7 +15,14 @@ import msgspec
 from ..runtime import limits
 from . import shapes, watching_shapes
 from .changes import BatchChanges, Change
-from .client import InstanceLine, InstanceStatus, LinePage, WorkflowSummary
+from .client import (
+    InstanceLine,
+    InstanceStatus,
+    LinePage,
+    StepOutputStatus,
+    WorkflowSummary,
+    no_stream,
+)
 from .client_watching import InstanceEvents, Waiting
 from .requests import parse_list
 from .service import ControlPlane, NewInstance
@@ -26,6 +33,7 @@ _status = msgspec.json.Decoder(InstanceStatus)
 _events = msgspec.json.Decoder(InstanceEvents)
 _waiting = msgspec.json.Decoder(Waiting)
 _lines = msgspec.json.Decoder(list[InstanceLine])
+_step_output = msgspec.json.Decoder(StepOutputStatus)
 _workflow = msgspec.json.Decoder(WorkflowSummary)
 
 
@@ -121,6 +129,22 @@ class EmbeddedBackend:
     async def waiting(self, workflow: str, instance_id: str) -> Waiting:
         view, slot = await self._plane.watching.waiting(self._account, workflow, instance_id)
         return _seen(_waiting, watching_shapes.waiting_shape(instance_id, view, slot))
+
+    async def stream(self, workflow: str, instance_id: str, name: str) -> AsyncIterator[bytes]:
+        found = await self._plane.step_output(self._account, workflow, instance_id, name)
+        if found.stream_size is None:
+            raise no_stream(name)
+        size = found.stream_size
+        async for part in self._plane.stream(self._account, workflow, instance_id, name, size):
+            yield part
+
+    async def step_output(
+        self, workflow: str, instance_id: str, name: str, attempt: int
+    ) -> StepOutputStatus:
+        found = await self._plane.step_output(
+            self._account, workflow, instance_id, name, attempt=attempt
+        )
+        return _seen(_step_output, shapes.step_output(found))
 
     async def list_page(
         self, workflow: str, filters: Mapping[str, str], cursor: str | None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -34,7 +34,15 @@ from ..runtime.errors import (
 )
 from ..runtime.ids import check_account_id
 from .changes import BatchChanges, Change, ItemError
-from .client import Client, InstanceLine, InstanceStatus, LinePage, WorkflowSummary
+from .client import (
+    Client,
+    InstanceLine,
+    InstanceStatus,
+    LinePage,
+    StepOutputStatus,
+    WorkflowSummary,
+    no_stream,
+)
 from .client_watching import InstanceEvents, Waiting
 from .service import NewInstance
 
@@ -52,6 +60,10 @@ _JSON = {"Content-Type": "application/json"}
 
 class _StatusEnvelope(msgspec.Struct, frozen=True):
     result: InstanceStatus
+
+
+class _StepOutputEnvelope(msgspec.Struct, frozen=True):
+    result: StepOutputStatus
 
 
 class _Id(msgspec.Struct, frozen=True):
@@ -137,6 +149,7 @@ class _WaitingEnvelope(msgspec.Struct, frozen=True):
 _status = msgspec.json.Decoder(_StatusEnvelope)
 _events = msgspec.json.Decoder(_EventsEnvelope)
 _waiting = msgspec.json.Decoder(_WaitingEnvelope)
+_step_output = msgspec.json.Decoder(_StepOutputEnvelope)
 _ids = msgspec.json.Decoder(_IdsEnvelope)
 _lines = msgspec.json.Decoder(_LinesEnvelope)
 _workflow = msgspec.json.Decoder(_WorkflowEnvelope)
@@ -273,6 +286,35 @@ class HttpBackend:
     async def waiting(self, workflow: str, instance_id: str) -> Waiting:
         path = _instance(workflow, instance_id) + "/waiting"
         return (await self._call(_waiting, "GET", path)).result
+
+    async def stream(self, workflow: str, instance_id: str, name: str) -> AsyncIterator[bytes]:
+        path = f"{_instance(workflow, instance_id)}/step?{urlencode({'name': name})}"
+        if self._session is None:
+            self._session = self._new_session()
+        timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=_ANSWER_SLACK_S)
+        try:
+            async with self._session.get(
+                URL(self._base + path, encoded=True), allow_redirects=False, timeout=timeout
+            ) as answer:
+                if answer.status != 200:
+                    raise _error_of(answer.status, await answer.read())
+                if answer.content_type != "application/octet-stream":
+                    raise no_stream(name)
+                async for part in answer.content.iter_chunked(limits.STREAM_PART_BYTES):
+                    yield part
+        except (aiohttp.ClientError, TimeoutError, OSError) as fault:
+            raise ServerUnreachable(
+                f"the stream of step {name!r:.300} broke off: {type(fault).__name__} {fault}"
+            ) from None
+
+    async def step_output(
+        self, workflow: str, instance_id: str, name: str, attempt: int
+    ) -> StepOutputStatus:
+        query = {"name": name, "as": "json"}
+        if attempt:
+            query["attempt"] = str(attempt)
+        path = f"{_instance(workflow, instance_id)}/step?{urlencode(query)}"
+        return (await self._call(_step_output, "GET", path)).result
 
     async def list_page(
         self, workflow: str, filters: Mapping[str, str], cursor: str | None

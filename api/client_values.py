@@ -115,6 +115,15 @@ class InstanceStatus(msgspec.Struct, frozen=True):
         return value
 
 
+class StepOutputStatus(msgspec.Struct, frozen=True):
+    """What a step gave; `output` is not cut."""
+
+    status: str
+    error: InstanceError | None = None
+    output: Any = None
+    event_type: str | None = None
+
+
 class InstanceLine(msgspec.Struct, frozen=True, gc=False):
     """A line of a list of instances."""
 

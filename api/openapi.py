@@ -325,6 +325,21 @@ OPERATIONS = (
     ),
     Operation(
         "get",
+        "/{workflow_name}/instances/{instance_id}/step",
+        "getStep",
+        "What a step gave, in full. If that is a stream: its content, as "
+        "application/octet-stream, unless `as` is `json`.",
+        shapes.StepOutputShape,
+        {"status": "complete", "error": None, "output": {"indexed": 3}},
+        {
+            "name": _text("The step's public name.", example="fetch-1"),
+            "type": _text("Of the step.", enum=["step", "waitForEvent"], default="step"),
+            "attempt": _text("How that attempt ended, instead.", example="1"),
+            "as": _text("Form of a stream.", enum=["content", "json"], default="content"),
+        },
+    ),
+    Operation(
+        "get",
         "/{workflow_name}/instances/{instance_id}/waiting",
         "getWaiting",
         "Why an instance does not go on, and which events it was sent that no wait asks for.",

@@ -19,6 +19,7 @@ from ..engines.views import EventPage
 from ..runtime import limits
 from ..runtime.errors import (
     ControlFlow,
+    InvalidArgument,
     MethodNotAllowed,
     Overloaded,
     PayloadTooLarge,
@@ -28,6 +29,7 @@ from ..runtime.errors import (
 )
 from . import requests, shapes, watching_shapes
 from .auth import TokenBook
+from .content_http import Content
 from .errors_http import JSON, Headers, answer_of
 from .service import ControlPlane
 from .subscribe_http import EventStream
@@ -71,6 +73,7 @@ ROUTES = (
     Route("DELETE", ("workflows", "{}", "instances", "{}"), "delete_instance"),
     Route("PATCH", ("workflows", "{}", "instances", "{}", "status"), "change_status"),
     Route("GET", ("workflows", "{}", "instances", "{}", "events"), "get_events"),
+    Route("GET", ("workflows", "{}", "instances", "{}", "step"), "get_step"),
     Route("POST", ("workflows", "{}", "instances", "{}", "events", "{}"), "send_event"),
     Route("GET", ("workflows", "{}", "instances", "{}", "subscribe"), "subscribe"),
     Route("GET", ("workflows", "{}", "instances", "{}", "waiting"), "get_waiting"),
@@ -173,7 +176,7 @@ class _Gauge:
         self.bytes += size
 
 
-Handler = Callable[[Request], Awaitable[bytes | EventStream]]
+Handler = Callable[[Request], Awaitable[bytes | EventStream | Content]]
 Endpoints = dict[str, Handler]
 
 
@@ -215,6 +218,9 @@ class Routes:
             body = await handler(request)
             if isinstance(body, EventStream):
                 await self._stream(body, send)
+                return
+            if isinstance(body, Content):
+                await body.send_to(send)
                 return
             status = 200
         except _ClientGone:
@@ -389,6 +395,24 @@ class Routes:
             requests.parse_int(query, "limit", limits.EVENTS_PAGE_MAX) or 0,
         )
         return shapes.answer(watching_shapes.page_shape(await work, request.words[1]))
+
+    async def _get_step(self, request: Request) -> bytes | Content:
+        query = requests.parse_query(request.query, ("name", "type", "attempt", "as"))
+        name = query.get("name", "")
+        if not name:
+            raise InvalidArgument("name is missing; give a step's public name: ?name=fetch-1")
+        kind = requests.parse_choice(query, "type", ("step", "waitForEvent"))
+        attempt = requests.parse_int(query, "attempt", 0) or 0
+        account, (workflow, instance_id) = request.account, request.words
+        found = await self._plane.step_output(
+            account, workflow, instance_id, name, kind=kind, attempt=attempt
+        )
+        size = found.stream_size
+        if size is None or requests.parse_choice(query, "as", ("content", "json")) == "json":
+            return shapes.answer(shapes.step_output(found))
+        parts = self._plane.stream(account, workflow, instance_id, name, size)
+        first = await anext(parts, b"")
+        return Content(first, parts, size, shapes.stream_name(found))
 
     async def _subscribe(self, request: Request) -> EventStream:
         query = requests.parse_query(request.query, ("cursor", "filter"))

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from ..engines.ports import ENGINE_KIND, ENGINE_SHARD_KIND
-from ..engines.views import CreateRequest, InstanceView
+from ..engines.views import CreateRequest, InstanceView, StepOutput
 from ..gatekeeper.messages import WorkflowRecord
 from ..runtime import limits
 from ..runtime.clock import Clock
@@ -29,6 +29,7 @@ from ..runtime.entropy import Entropy
 from ..runtime.errors import (
     InstanceAlreadyExists,
     InvalidArgument,
+    StoreFailed,
     ToqueError,
 )
 from ..runtime.ids import (
@@ -319,6 +320,45 @@ class ControlPlane(InstanceChanges):
         return await self._caller.call(
             InstanceView, deadline, ref, "view", with_steps, newest_first
         )
+
+    async def step_output(
+        self,
+        account: str,
+        workflow: str,
+        instance_id: str,
+        name: str,
+        *,
+        kind: str = "step",
+        attempt: int = 0,
+    ) -> StepOutput:
+        """What a step or wait gave, in full, by its public name (`fetch-1`).
+
+        Raises:
+            InstanceNotFound, StepNotFound
+        """
+        check_instance_id(instance_id)
+        record = await self._workflow(account, workflow)
+        ref = _engine(account, record, instance_id)
+        return await self._caller.call(
+            StepOutput, self._caller.deadline(), ref, "step_output", name, kind, attempt
+        )
+
+    async def stream(
+        self, account: str, workflow: str, instance_id: str, name: str, size: int
+    ) -> AsyncIterator[bytes]:
+        """The content of a step's stream, part by part; `size` is what `step_output` told."""
+        check_instance_id(instance_id)
+        record = await self._workflow(account, workflow)
+        ref = _engine(account, record, instance_id)
+        offset = 0
+        while offset < size:
+            part: bytes = await self._caller.call(
+                bytes, self._caller.deadline(), ref, "read_stream", name, offset
+            )
+            if not part:
+                raise StoreFailed(f"the stream of step {name!r} ends before its length.")
+            offset += len(part)
+            yield part
 
     async def wait_instance(
         self, account: str, workflow: str, instance_id: str, wait_ms: int

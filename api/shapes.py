@@ -13,7 +13,16 @@ from typing import Any
 
 import msgspec
 
-from ..engines.views import AttemptView, ErrorView, IndexRow, InstanceView, RollbackView, StepView
+from ..engines.streams import ref_of
+from ..engines.views import (
+    AttemptView,
+    ErrorView,
+    IndexRow,
+    InstanceView,
+    RollbackView,
+    StepOutput,
+    StepView,
+)
 from ..gatekeeper.messages import WorkflowRecord
 from ..runtime.codec import NULL
 from .changes import BatchChanges
@@ -423,6 +432,25 @@ def step_shape(step: StepView) -> StepShape | SleepShape | WaitShape:
         return SleepShape(step.name, start, end, step.finished, error)
     event_type = step.event_type or ""
     return WaitShape(step.name, start, end, step.finished, error, _raw(step.output), event_type)
+
+
+class StepOutputShape(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a step gave: `running`, `complete` or `errored`, and its output in full."""
+
+    status: str
+    error: ErrorShape | None
+    output: msgspec.Raw
+    event_type: str | None = None
+
+
+def step_output(found: StepOutput) -> StepOutputShape:
+    """What a step gave."""
+    return StepOutputShape(found.status, _error(found.error), _raw(found.output), found.event_type)
+
+
+def stream_name(found: StepOutput) -> str:
+    """The name of a stream: SHA-256 of its content."""
+    return ref_of(found.output or NULL).sha256
 
 
 def detail(view: InstanceView) -> Detail:

@@ -16,13 +16,16 @@ from typing import Any, Literal
 from ..engines.code_host import CodeHost
 from ..engines.engine import Engine
 from ..engines.env import EngineEnv, EngineFaults
+from ..engines.journal import STREAM_NAMED, STREAM_NAMES
 from ..engines.reporter import Reporter
 from ..engines.shard import EngineShard
 from ..gatekeeper.account import Account, AccountEnv
 from ..gatekeeper.gatekeeper import Gatekeeper, GatekeeperEnv
 from ..gatekeeper.slots import GatekeeperFaults
 from ..runtime import limits
+from ..runtime.blobs import BlobCollector, BlobStore
 from ..runtime.clock import Clock
+from ..runtime.datadir import BLOBS_FOLDER
 from ..runtime.entity import DurableObject
 from ..runtime.entropy import Entropy
 from ..runtime.errors import InvalidArgument
@@ -91,8 +94,10 @@ class OpenShard:
         router: Router,
         reporter: Reporter | None,
         code_host: CodeHost,
+        blobs: BlobCollector | None,
     ) -> None:
         self.store = store
+        self._blobs = blobs
         self.host = host
         self.router = router
         self.server = ShardServer(host, host.loop)
@@ -126,6 +131,8 @@ class OpenShard:
         """Deliver nothing more; what is not committed is given up."""
         if self._reporter is not None:
             self._reporter.close()
+        if self._blobs is not None:
+            self._blobs.close()
         self.host.close()
         self.router.close()
 
@@ -192,11 +199,20 @@ def open_shard(
         memory_bytes=settings.memory_bytes,
     )
     reporter = Reporter(loop, router.call, _peeker(host)) if is_data else None
-    host.set_envs(_envs(settings, host, reporter, code_host))
-    opened = OpenShard(store, host, router, reporter, code_host)
+    blobs = _blobs(store, path.parent.parent / BLOBS_FOLDER / shard, loop) if is_data else None
+    host.set_envs(_envs(settings, host, reporter, code_host, blobs))
+    opened = OpenShard(store, host, router, reporter, code_host, blobs)
     own.register(shard, opened.server)
     host.start()
     return opened
+
+
+def _blobs(store: SqliteStore, folder: Path, loop: asyncio.AbstractEventLoop) -> BlobCollector:
+    """The shard's streams; what no row names is removed."""
+    blobs = BlobStore(folder)
+    if folder.is_dir():
+        blobs.sweep(row[0] for row in store.query_now(STREAM_NAMES))
+    return BlobCollector(blobs, lambda name: bool(store.query_now(STREAM_NAMED, (name,))), loop)
 
 
 def _classes(settings: ShardSettings, is_data: bool) -> dict[str, type[DurableObject]]:
@@ -211,7 +227,11 @@ def _classes(settings: ShardSettings, is_data: bool) -> dict[str, type[DurableOb
 
 
 def _envs(
-    settings: ShardSettings, host: Host, reporter: Reporter | None, code_host: CodeHost
+    settings: ShardSettings,
+    host: Host,
+    reporter: Reporter | None,
+    code_host: CodeHost,
+    blobs: BlobCollector | None,
 ) -> dict[str, Any]:
     envs: dict[str, Any] = {
         ShardInfo.KIND: lambda: {**host.statistics(), **code_host.statistics()},
@@ -228,6 +248,7 @@ def _envs(
             reporter=reporter,
             local=host.local,
             faults=settings.faults.engine,
+            blobs=blobs,
         )
         envs[Engine.KIND] = envs[EngineShard.KIND] = env
     return envs

@@ -61,6 +61,7 @@ class Attempts(ABC):
         result: bytes | None,
         now_ms: int,
         fenced: bool = True,
+        stream: str = "",
     ) -> bool:
         """An attempt has ended. False: it is not the current one any more, nothing changed."""
         record = claim.record
@@ -76,7 +77,7 @@ class Attempts(ABC):
             return True
         record.close_attempt(now_ms, error)
         if error is None:
-            record.result = result
+            record.result, record.stream = result, stream
             self._end(claim, DONE)
         else:
             record.failures += 1

@@ -23,6 +23,7 @@ from .journal import PENDING, RUNNING
 from .ray_options import shown
 from .run_port import Body, BodyRunner, Who
 from .step import StepContext
+from .streams import drained
 
 Told = Callable[[Claim, int, int, RecordedError | None], None]
 """`(claim, attempt, delay_ms, problem)`: a delay function has answered, or failed."""
@@ -106,8 +107,9 @@ class Bodies:
             who = Who(self._tag, self._key, record.public_name)
             done = partial(self._done, claim, number)
             if body.ray_options is None:
+                fn = drained(body.fn, body.shape.is_async, body.blobs)
                 attempt.body = self._runner.run_body(
-                    body.fn, kwargs, body.shape.is_async, context, done, who
+                    fn, kwargs, body.shape.is_async, context, done, who
                 )
             else:
                 attempt.resources = body.ray_options

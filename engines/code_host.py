@@ -83,7 +83,7 @@ class InProcessCodeHost:
             _note_tasks(loop, notes)
         self._resources = resources
         self._loop = loop
-        self._inline = inline
+        self.is_inline = inline
         self._notes = notes
         self._threads = BodyThreads(threads)
         self._definitions = {definition.name: definition for definition in definitions}
@@ -124,7 +124,7 @@ class InProcessCodeHost:
     ) -> Body:
         if self._notes_tasks:
             context.run(_whose.set, who.tag)
-        if is_async or self._inline:
+        if is_async or self.is_inline:
             guarded = _guarded if is_async else _guarded_plain
             work = guarded(fn, kwargs)
             if self._notes is not None and not self._notes_tasks:

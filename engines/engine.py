@@ -27,8 +27,10 @@ from ..runtime.errors import InstanceAlreadyExists, InstanceFinished, Overloaded
 from ..runtime.ids import check_event_type, check_instance_id
 from ..runtime.store import Store
 from ..runtime.tables import Query, Table
-from .failures import EventsBufferFull
+from .failures import EventsBufferFull, StepNotFound
 from .journal import (
+    BLOBS,
+    DO,
     EVENTS,
     FORMAT_VERSION,
     INSTANCES,
@@ -37,14 +39,16 @@ from .journal import (
     REQUESTS,
     STEPS,
     TOMBSTONES,
+    WAIT,
     Instance,
+    Record,
 )
 from .life import whole
 from .operations import InstanceOperations
 from .ports import ENGINE_KIND
-from .present import step_views
+from .present import step_output, step_views
 from .status import FINISHED, HOLDS_SLOT, move
-from .views import CreateRequest, InstanceView
+from .views import CreateRequest, InstanceView, StepOutput
 
 _ACTIVE = Query("active instances", "SELECT entity FROM instances WHERE active = 1")
 
@@ -56,6 +60,7 @@ class Engine(InstanceOperations):
     TABLES: ClassVar[tuple[Table, ...]] = (
         INSTANCES,
         STEPS,
+        BLOBS,
         PAYLOADS,
         EVENTS,
         NOTES,
@@ -111,6 +116,42 @@ class Engine(InstanceOperations):
         if with_steps:
             steps = step_views(instance, self._records(), newest_first=newest_first)
         return self._view(steps)
+
+    def step_output(self, name: str, kind: str, attempt: int) -> StepOutput:
+        """What a step or wait gave, in full, by its public name.
+
+        Args:
+            name: for example `fetch-1`.
+            kind: `step` or `waitForEvent`.
+            attempt: how that attempt ended; 0: how the step stands.
+
+        Raises:
+            StepNotFound
+        """
+        return step_output(self._existing(), self._step_named(name, kind), attempt)
+
+    def read_stream(self, name: str, offset: int) -> bytes:
+        """A part of a stream that a step gave, from a place on; empty at its end.
+
+        Raises:
+            StepNotFound: there is no such step, or its result is no stream that may be shown.
+        """
+        self._existing()
+        record = self._step_named(name, "step")
+        blobs = self.env.blobs
+        if not record.stream or record.config.sensitive or blobs is None:
+            raise StepNotFound(f"step {name!r:.300} has no stream that can be shown.")
+        return blobs.blobs.read(record.stream, max(0, offset), limits.STREAM_PART_BYTES)
+
+    def _step_named(self, name: str, kind: str) -> Record:
+        wanted = {"step": DO, "waitForEvent": WAIT}.get(kind)
+        for record in self._records():
+            if record.kind == wanted and record.public_name == name:
+                return record
+        raise StepNotFound(
+            f"instance {self._id()!r} has no {kind} {name!r:.300}; give a name as its steps show "
+            "it, with the number at the end."
+        )
 
     def wait(self, wait_ms: int) -> InstanceView | asyncio.Future[InstanceView]:
         """The instance when it has ended, or after `wait_ms`."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..runtime.blobs import BlobCollector
 from ..runtime.ids import EntityRef
 from ..runtime.limits import RETENTION_DEFAULT_MS
 from ..runtime.store import Store
@@ -42,6 +43,7 @@ class EngineEnv:
         reporter: tells SousChefs how instances stand.
         local: gives the live entity of this shard, activating it if need be (`host.local`).
         faults: see `EngineFaults`.
+        blobs: the shard's streams.
         retention: how long instances are kept after success, and after another end, in ms.
     """
 
@@ -52,4 +54,5 @@ class EngineEnv:
     reporter: Reporter
     local: Callable[[EntityRef], Any]
     faults: EngineFaults = EngineFaults()
+    blobs: BlobCollector | None = None
     retention: tuple[int, int] = (RETENTION_DEFAULT_MS, RETENTION_DEFAULT_MS)

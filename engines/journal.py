@@ -17,7 +17,7 @@ import msgspec
 
 from ..runtime.codec import pack, unpack
 from ..runtime.limits import ATTEMPT_ERROR_CHARS_MAX, ATTEMPTS_SHOWN_MAX, RETENTION_DEFAULT_MS
-from ..runtime.tables import Index, Row, Table
+from ..runtime.tables import Index, Query, Row, Table
 from .config import DEFAULTS, Resolved
 from .failures import RecordedError, bounded
 from .status import HOLDS_SLOT, Status
@@ -60,6 +60,14 @@ EVENTS = Table(
     2,
 )
 NOTES = Table("status_notes", (("entity", "TEXT"), ("no", "INTEGER"), ("blob", "BLOB")), 2)
+BLOBS = Table(
+    "blobs",
+    (("entity", "TEXT"), ("ordinal", "INTEGER"), ("sha256", "TEXT")),
+    2,
+    (Index("blobs_by_name", ("sha256",)),),
+)
+STREAM_NAMES = Query("names of all streams", "SELECT DISTINCT sha256 FROM blobs")
+STREAM_NAMED = Query("whether a stream is named", "SELECT 1 FROM blobs WHERE sha256 = ? LIMIT 1")
 TOMBSTONES = Table("tombstones", (("entity", "TEXT"), ("blob", "BLOB")), 1)
 REQUESTS = Table(
     "requests",
@@ -263,6 +271,7 @@ class Record(msgspec.Struct, array_like=True):
         began_no, ended_no: numbers of these transitions among the instance's events (`watch`).
         delay_ms: the newest wait that a delay function told; None: none so far.
         deadline_ms: when the whole step is out of time; 0: never.
+        stream: SHA-256 of the result, if it is in a file; `result` then tells its name and length.
     """
 
     version: int
@@ -289,6 +298,7 @@ class Record(msgspec.Struct, array_like=True):
     ended_no: int = 0
     delay_ms: int | None = None
     deadline_ms: int = 0
+    stream: str = ""
     after: int = 0
     event_seq: int = 0
     undo: Resolved | None = None

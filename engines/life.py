@@ -79,7 +79,7 @@ class InstanceLife(DurableObject):
 
     def __init__(self, ctx: Context, env: EngineEnv) -> None:
         super().__init__(ctx, env)
-        self._rows = InstanceRows(ctx, env.store)
+        self._rows = InstanceRows(ctx, env.store, env.blobs)
         self._instance = self._rows.load()
         self._run: Run | None = None
         self._due_timer: asyncio.TimerHandle | None = None
@@ -141,6 +141,7 @@ class InstanceLife(DurableObject):
             instance.forked,
             self._undo_error(instance),
             instance.cancel_ms > 0,
+            str(self.env.blobs.blobs.folder) if self.env.blobs else "",
         )
         hooks = RunHooks(
             self._turned,

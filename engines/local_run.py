@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from ..runtime.blobs import BlobStore
 from ..runtime.codec import encode_json
 from ..runtime.ids import split_engine_key, stable_hash
 from ..runtime.limits import REPLAYED_PER_TURN_MAX
@@ -24,6 +26,7 @@ from .resource_body import Encoded
 from .rollback import Unwinding
 from .run_port import ACTS, BodyRunner, Pending, Plan, RunHooks, Starts, Turn
 from .step import WorkflowStep
+from .streams import StreamRef
 from .workflow import WorkflowDefinition
 
 
@@ -82,6 +85,7 @@ class LocalRun:
             plan.undo_error is not None,
             plan.cancel,
         )
+        self._execution.blobs = _blobs_of(plan, runner)
         self._bodies = Bodies(
             loop,
             runner,
@@ -240,7 +244,9 @@ class LocalRun:
         now_ms = self._hooks.now_ms()
         if self._notes is not None:
             self._notes.enter(LOOP, self._tag)
-        result = None
+        result, stream = None, ""
+        if isinstance(value, StreamRef):
+            value, stream = {"stream": value}, value.sha256
         if error is None and claim.record.kind != UNDO:
             name = claim.record.public_name
             result, unfit = _encoded(
@@ -250,7 +256,8 @@ class LocalRun:
                 execution.refuse_result(claim, unfit, now_ms)
                 self._hooks.turned(self, self._turn())
                 return
-        if execution.body_done(claim, number, error, result, now_ms, not self._hooks.unfenced):
+        fenced = not self._hooks.unfenced
+        if execution.body_done(claim, number, error, result, now_ms, fenced, stream):
             self._hooks.turned(self, self._turn())
         elif self._notes is not None:
             self._notes.leave(LOOP)
@@ -274,3 +281,7 @@ def _encoded(value: Any, what: str) -> Encoded:
         return Encoded(encode_json(value, what), None)
     except Exception as unfit:
         return Encoded(None, record_of(unfit))
+
+
+def _blobs_of(plan: Plan, runner: BodyRunner) -> BlobStore | None:
+    return BlobStore(Path(plan.blobs), is_inline=runner.is_inline) if plan.blobs else None

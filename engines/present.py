@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..runtime.codec import NULL
-from .failures import RecordedError
+from .failures import RecordedError, StepNotFound
 from .journal import (
     CANCELLED,
     DO,
@@ -26,7 +26,8 @@ from .journal import (
     Undoing,
 )
 from .status import FINISHED
-from .views import AttemptView, ErrorView, InstanceView, RollbackView, StepView
+from .streams import ref_of
+from .views import AttemptView, ErrorView, InstanceView, RollbackView, StepOutput, StepView
 
 _TYPES = {DO: "step", SLEEP: "sleep", WAIT: "waitForEvent", UNDO: "rollback"}
 REDACTED = b'"[REDACTED]"'
@@ -114,6 +115,28 @@ def _step_view(record: Record, instance_ended_ms: int | None) -> StepView:
         deadline_ms=config.deadline_ms,
         sensitive=config.sensitive,
     )
+
+
+def step_output(instance: Instance, record: Record, attempt: int) -> StepOutput:
+    """What a step gave, or how one of its attempts ended.
+
+    Raises:
+        StepNotFound: it has no such attempt, or not any more.
+    """
+    view = _step_view(record, instance.ended_ms if instance.status in FINISHED else None)
+    success, error = view.success, view.error
+    if attempt:
+        found = next((a for a in record.attempts if a.number == attempt), None)
+        if found is None:
+            raise StepNotFound(f"step {record.public_name!r} has no attempt {attempt} to show.")
+        shown = _attempt_view(found)
+        success, error = shown.success, shown.error
+    status = "running" if success is None else "complete" if success else "errored"
+    size = None
+    if success and record.stream and not record.config.sensitive:
+        size = ref_of(record.result or NULL).size
+    output = view.output if success else None
+    return StepOutput(status, error, output, view.event_type, size)
 
 
 def shown_output(record: Record) -> bytes:

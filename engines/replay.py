@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NoReturn
 
+from ..runtime.blobs import BlobStore
 from ..runtime.limits import (
     RECORDS_PER_INSTANCE_MAX,
     STEPS_PER_INSTANCE_MAX,
@@ -114,6 +115,7 @@ class Execution(Attempts):
         self._pauses = deque(pauses)
         self.calls: dict[int, StepCall[Any]] = {}
         self.declared: list[StepFunction[Any]] = []
+        self.blobs: BlobStore | None = None
         self._forked = forked
         self._rebuilding = rebuilding
         self._wants_cancel = cancel
@@ -242,6 +244,7 @@ class Execution(Attempts):
     def claim_do(self, name: str, body: BodyCall) -> Claim:
         """A body to run, or its recorded outcome to give."""
         claim, is_new = self._claim(DO, name)
+        body.blobs = self.blobs
         claim.decode = body.decode
         claim.body = body
         claim.context = contextvars.copy_context()

@@ -7,8 +7,10 @@ commit that held half a turn could not be replayed. Reads see what is gathered.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Any
 
+from ..runtime.blobs import BlobCollector
 from ..runtime.codec import NULL, pack, unpack
 from ..runtime.entity import Context
 from ..runtime.errors import Overloaded
@@ -23,6 +25,7 @@ from ..runtime.limits import (
 from ..runtime.store import Store
 from ..runtime.tables import Key, Row, Table
 from .journal import (
+    BLOBS,
     EVENTS,
     INSTANCES,
     NOTES,
@@ -46,21 +49,26 @@ class InstanceRows:
     Args:
         ctx: the Engine's context.
         store: the shard's store.
+        blobs: the shard's streams.
     """
 
     __slots__ = (
+        "_blobs",
         "_ctx",
         "_event_no",
         "_gathered",
         "_has_last_number",
         "_key",
+        "_released",
         "_request_ids",
         "_store",
         "_workflow_uuid",
         "log",
     )
 
-    def __init__(self, ctx: Context, store: Store) -> None:
+    def __init__(self, ctx: Context, store: Store, blobs: BlobCollector | None = None) -> None:
+        self._blobs = blobs
+        self._released: list[str] = []
         self._ctx = ctx
         self._store = store
         self._gathered: dict[tuple[str, Key], tuple[Table, Row | None]] = {}
@@ -94,10 +102,14 @@ class InstanceRows:
                 self._ctx.delete(table, key)
             else:
                 self._ctx.put(table, row)
+        released, self._released = self._released, []
+        if released and self._blobs is not None:
+            self._ctx.when_durable(partial(self._blobs.release, released))
 
     def forget(self) -> None:
         """Drop what was gathered."""
         self._gathered.clear()
+        self._released.clear()
         self._request_ids = None
         self.log = None
 
@@ -148,11 +160,17 @@ class InstanceRows:
         if self.log is not None and self._event_no > before:
             self.log.add(sorted(entries_of(record, before), key=lambda entry: entry[0]))
         self._put(STEPS, record.row(self._key))
+        if record.stream:
+            self._put(BLOBS, (self._key, record.ordinal, record.stream))
 
     def wipe_records(self, first: int) -> int:
         """Delete records from an ordinal on, some at a time; gives from where to go on; 0: done."""
         self._last_number()  # it may stand in a record that goes
         self.log = None
+        for row in self._all(BLOBS):
+            if row[1] >= first:
+                self._delete(BLOBS, row[:2])
+                self._released.append(row[2])
         key = (self._key, first - 1)
         found = self._ctx.scan(STEPS, (self._key,), after=key, limit=SCAN_ROWS_MAX)
         wiped = 0

@@ -43,6 +43,7 @@ class Plan(msgspec.Struct, array_like=True):
         forked: see `Execution`.
         cancel: see `Execution`.
         undo_error: the instance is rolling back, and this is the error that handlers get.
+        blobs: folder of the shard's streams; empty: there is none.
     """
 
     key: str
@@ -61,6 +62,7 @@ class Plan(msgspec.Struct, array_like=True):
     forked: bool = False
     undo_error: RecordedError | None = None
     cancel: bool = False
+    blobs: str = ""
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
@@ -191,7 +193,9 @@ class Body(Protocol):
 
 
 class BodyRunner(Protocol):
-    """Where bodies run."""
+    """Where bodies run; `is_inline`: all on the loop, without threads."""
+
+    is_inline: bool
 
     def run_body(
         self,

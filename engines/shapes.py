@@ -73,10 +73,6 @@ def _inspect(fn: Callable[..., Any], what: str) -> Shape:
             f"the body of {what} is {fn!r:.80}, which is no function. Wrong: "
             "`step.do('pay', charge(card))`. Right: `step.do('pay', lambda: charge(card))`."
         )
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise InvalidArgument(
-            f"the body of {what} is a generator; return a list, or make a step of each part."
-        )
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
         getattr(fn, "__call__", None)  # noqa: B004 - an object with an async __call__
     )

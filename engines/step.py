@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, overload
 
+from ..runtime.blobs import BlobStore
 from ..runtime.codec import encode_json
 from ..runtime.errors import InvalidArgument
 from ..runtime.ids import check_event_type, check_step_name
@@ -26,6 +27,7 @@ from .journal import Record
 from .ray_options import check_ray_options
 from .shapes import Shape, shape_of, unfit_part
 from .shield import Shield
+from .streams import stream_of
 
 if TYPE_CHECKING:
     from .replay import Execution
@@ -55,7 +57,7 @@ class StepContext:
 class BodyCall:
     """A step's body with everything needed to run it."""
 
-    __slots__ = ("args", "config", "delay", "fn", "ray_options", "shape", "undo")
+    __slots__ = ("args", "blobs", "config", "delay", "fn", "ray_options", "shape", "undo")
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class BodyCall:
         self.shape = shape
         self.config = config
         self.delay = delay
+        self.blobs: BlobStore | None = None
         self.args = args
         self.undo = undo
         self.ray_options = ray_options
@@ -83,6 +86,8 @@ class BodyCall:
 
     def decode(self, record: Record) -> Any:
         """The recorded result as `run` gets it."""
+        if record.stream:
+            return stream_of(record.result or b"null", self.blobs)
         return self.shape.decode(record.result or b"null")
 
 

@@ -103,6 +103,22 @@ class RollbackView(msgspec.Struct, frozen=True):
     error: ErrorView | None
 
 
+class StepOutput(msgspec.Struct, frozen=True):
+    """What a step gave.
+
+    Attributes:
+        status: `running`, `complete` or `errored`.
+        output: JSON, not cut; None unless complete.
+        stream_size: its length, if the output is a stream that may be read; else None.
+    """
+
+    status: str
+    error: ErrorView | None
+    output: bytes | None
+    event_type: str | None = None
+    stream_size: int | None = None
+
+
 class InstanceView(msgspec.Struct, frozen=True):
     """An instance as the API shows it. `steps` is empty unless asked for."""
 

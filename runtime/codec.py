@@ -47,7 +47,9 @@ def has_json_form(cls: Any) -> bool:
     """Whether values of a class may have a JSON form; True for all that is no concrete class."""
     if not isinstance(cls, type) or cls is object or inspect.isabstract(cls):
         return True
-    if hasattr(cls, "model_validate_json") or issubclass(cls, _PLAIN):
+    if hasattr(cls, "model_validate_json") or hasattr(cls, "__toque_stream__"):
+        return True
+    if issubclass(cls, _PLAIN):
         return True
     return cls.__module__ in _ABSTRACT_MODULES or getattr(cls, "_is_protocol", False)
 

@@ -28,6 +28,7 @@ DIR_FORMAT = 1
 
 SETTINGS_FILE = "toque.json"
 LOCK_FILE = "lock"
+BLOBS_FOLDER = "blobs"
 SHARDS_FOLDER = "shards"
 
 _PASSING_FILES = {LOCK_FILE, f"{SETTINGS_FILE}.tmp", SHARDS_FOLDER, "run.lock", "run.json"}

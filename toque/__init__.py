@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StepTimeout,
     )
     from .engines.step import StepContext, WorkflowStep
+    from .engines.streams import Stream
     from .engines.workflow import WorkflowEntrypoint, WorkflowEvent, workflow
     from .runtime.entity import DurableObject
     from .runtime.errors import (
@@ -59,6 +60,7 @@ _HOMES = {
         "StepTimeout",
     ),
     "engines.events": ("ReceivedEvent",),
+    "engines.streams": ("Stream",),
     "engines.step": ("StepContext", "WorkflowStep"),
     "engines.workflow": ("WorkflowEntrypoint", "WorkflowEvent", "workflow"),
     "runtime.entity": ("DurableObject",),
@@ -109,6 +111,7 @@ __all__ = [
     "StepFailed",
     "StepInterrupted",
     "StepTimeout",
+    "Stream",
     "SystemFault",
     "ToqueError",
     "WorkflowEntrypoint",

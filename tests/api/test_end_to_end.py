@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from toque.api.app_http import make_app
@@ -16,6 +18,7 @@ from toque.api.client import Client
 from toque.api.client_http import HttpBackend
 from toque.api.server_http import HttpServer
 from toque.api.wiring import start_embedded
+from toque.engines.failures import StepNotFound
 from toque.runtime.clock import SystemClock
 from toque.runtime.entropy import SystemEntropy
 from toque.runtime.errors import (
@@ -23,6 +26,7 @@ from toque.runtime.errors import (
     InstanceFailed,
     InstanceFinished,
     InstanceNotFound,
+    InvalidArgument,
     InvalidTransition,
     WorkflowNotFound,
 )
@@ -56,6 +60,29 @@ class Retry(toque.WorkflowEntrypoint):
             raise ValueError("not yet")
 
         await step.do("try", no, config={"retries": {"limit": 3, "delay": "1 hour"}})
+
+
+class Export(toque.WorkflowEntrypoint):
+    async def run(self, event, step):
+        def lines():
+            for number in range(event.payload):
+                yield b"%d\\n" % number
+
+        async def chunks():
+            for _ in range(3):
+                yield bytes(500_000)
+
+        await step.do("lines", lines)
+        await step.do("chunks", chunks)
+        await step.do("secret", lines, {"sensitive": "output"})
+        def flaky(ctx):
+            if ctx.attempt == 1:
+                raise toque.StepFailed("once", {"left": 3})
+            return {"big": "x" * 300_000}
+
+        await step.do("big", flaky, {"retries": {"limit": 1, "delay": 0}})
+        got = await step.wait_for_event("go", "go")
+        raise toque.NonRetryableError("told", "Told", {"got": got.payload})
 """
 
 
@@ -173,3 +200,59 @@ async def test_a_request_id_holds_over_a_restart(app_path: Path) -> None:
         await again.send_event("answer", "still here")
         assert (await client.instance("Ask", named.id).wait(30)).output == "still here"
         assert len([line async for line in client.list_instances("Ask")]) == 2
+
+
+@both
+async def test_streams_and_outputs_in_full(app_path: Path, how: str) -> None:
+    async with serving(app_path, how) as client:
+        instance = await client.create_instance("Export", params=100_000)
+        await instance.send_event("go", {"a": 1})
+        with pytest.raises(InstanceFailed) as failed:
+            await instance.output(timeout=30)
+        assert failed.value.data["data"] == {"got": {"a": 1}}
+
+        content = b"".join([part async for part in instance.stream("lines-1")])
+        assert content == b"".join(b"%d\n" % number for number in range(100_000))
+        told = await instance.step_output("lines-1")
+        assert told.output == {
+            "stream": {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        }
+        assert sum([len(part) async for part in instance.stream("chunks-1")]) == 1_500_000
+        assert (await instance.step_output("secret-1")).output == "[REDACTED]"
+        assert len((await instance.step_output("big-1")).output["big"]) == 300_000
+        first = await instance.step_output("big-1", attempt=1)
+        assert first.status == "errored"
+        assert first.error is not None
+        assert first.error.data == {"left": 3}
+        for name in ("secret-1", "big-1"):
+            with pytest.raises(InvalidArgument, match="is no stream"):
+                await anext(instance.stream(name))
+        for name, attempt in (("none-1", 0), ("big-1", 7)):
+            with pytest.raises(StepNotFound):
+                await instance.step_output(name, attempt=attempt)
+
+
+async def test_a_step_of_another_type_over_http(app_path: Path) -> None:
+    async with serving(app_path) as client, aiohttp.ClientSession() as session:
+        instance = await client.create_instance("Export", params=3)
+        await instance.send_event("go", [1])
+        await instance.wait(30)
+        backend = client.backend
+        assert isinstance(backend, HttpBackend)
+        url = f"{backend._base}/Export/instances/{instance.id}/step"
+        headers = {"Authorization": "Bearer t"}
+        waited = {"name": "go-1", "type": "waitForEvent"}
+        async with session.get(url, params=waited, headers=headers) as answer:
+            assert (await answer.json())["result"] == {
+                "status": "complete",
+                "error": None,
+                "output": [1],
+                "event_type": "go",
+            }
+        async with session.get(url, params={"name": "lines-1"}, headers=headers) as answer:
+            assert answer.content_type == "application/octet-stream"
+            assert await answer.read() == b"0\n1\n2\n"
+            assert len(answer.headers["etag"]) == 66
+        for params, status in (({}, 400), ({"name": "x-1"}, 404), ({"name": "a", "b": "c"}, 400)):
+            async with session.get(url, params=params, headers=headers) as answer:
+                assert answer.status == status

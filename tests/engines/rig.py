@@ -17,6 +17,7 @@ import msgspec
 from toque.engines.code_host import InProcessCodeHost
 from toque.engines.engine import Engine
 from toque.engines.env import EngineEnv, EngineFaults
+from toque.engines.journal import STREAM_NAMED, STREAM_NAMES
 from toque.engines.ports import Grant, StatusReport
 from toque.engines.reporter import Reporter
 from toque.engines.shard import EngineShard
@@ -24,9 +25,10 @@ from toque.engines.status import FINISHED
 from toque.engines.views import CreateRequest, InstanceView, StepView
 from toque.engines.workflow import WorkflowDefinition, definition_of
 from toque.runtime import limits
+from toque.runtime.blobs import BlobCollector, BlobStore
 from toque.runtime.codec import decode_json, encode_json
 from toque.runtime.entropy import SeededEntropy
-from toque.runtime.errors import Overloaded
+from toque.runtime.errors import Overloaded, SystemFault
 from toque.runtime.host import Host, tables_of
 from toque.runtime.ids import EntityRef, Placement
 from toque.runtime.link_local import LocalLinks
@@ -102,6 +104,11 @@ class Rig:
             name="d0",
         )
         self.code = InProcessCodeHost(loop, self.definitions.values(), inline=True)
+        blobs = BlobStore(self.folder / "blobs")
+        blobs.sweep(row[0] for row in self.store.query_now(STREAM_NAMES))
+        self.collector = BlobCollector(
+            blobs, lambda name: bool(self.store.query_now(STREAM_NAMED, (name,))), loop, 0
+        )
         self.reporter = Reporter(loop, self._souschef, lambda ref: self.host.peek(ref))
         env = EngineEnv(
             loop=loop,
@@ -111,6 +118,7 @@ class Rig:
             reporter=self.reporter,
             local=lambda ref: self.host.local(ref),
             faults=self.faults,
+            blobs=self.collector,
         )
         envs = {"Engine": env, "EngineShard": env}
         self.host = Host(
@@ -284,6 +292,20 @@ class Rig:
     def rows(self, table: str) -> list[Any]:
         """All committed rows of a table."""
         return self.store.query_now(Query("all rows", f"SELECT * FROM {table}"))
+
+
+async def insist(rig: Rig, call: Callable[[], asyncio.Future[Any]]) -> None:
+    """Call again, with the same request id, until the process has lived through it."""
+    while True:
+        crashes, answer = rig.crashes, call()
+        while not answer.done() and rig.crashes == crashes:
+            await rig.pass_time(0.002)
+        if answer.done() and answer.exception() is None:
+            return
+        if answer.done():
+            assert isinstance(answer.exception(), SystemFault), answer.exception()
+        else:
+            answer.cancel()
 
 
 def view_of(result: Any) -> InstanceView:

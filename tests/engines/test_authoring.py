@@ -172,14 +172,6 @@ def test_what_cannot_be_called_is_refused(body: Any) -> None:
         shape_of(body, "step 'pay'")
 
 
-def test_generators_are_refused() -> None:
-    def generator() -> Iterator[int]:
-        yield 1
-
-    with pytest.raises(InvalidArgument, match="generator"):
-        shape_of(generator, "step 'pay'")
-
-
 # --- calls of step ------------------------------------------------------------------------------
 
 

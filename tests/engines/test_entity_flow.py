@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from tests.engines.play import Play
-from tests.engines.rig import Rig, on_virtual_time, rigged, view_of
+from tests.engines.rig import insist, on_virtual_time, rigged, view_of
 from toque.engines.failures import PayloadMismatch
 from toque.engines.step import WorkflowStep
 from toque.engines.workflow import WorkflowEntrypoint, WorkflowEvent, workflow
 from toque.runtime.codec import NULL, decode_json, encode_json
-from toque.runtime.errors import SystemFault
 
 virtual = pytest.mark.loop(factory=on_virtual_time)
 
@@ -257,20 +256,6 @@ async def test_an_entity_over_a_crash_at_every_commit(tmp_path: Path, outcome: A
             assert (view.output, view.continued) == (b"15", 2)
             if rig.commits < crash_at:
                 return
-
-
-async def insist(rig: Rig, call: Any) -> None:
-    """Call again, with the same request id, until the process has lived through it."""
-    while True:
-        crashes, answer = rig.crashes, call()
-        while not answer.done() and rig.crashes == crashes:
-            await rig.pass_time(0.002)
-        if answer.done() and answer.exception() is None:
-            return
-        if answer.done():
-            assert isinstance(answer.exception(), SystemFault), answer.exception()
-        else:
-            answer.cancel()
 
 
 @virtual

@@ -59,6 +59,11 @@ async def test_saga(load: Load, tmp_path: Path) -> None:
     assert told[6:] == ["no charge", "give back flight in Oslo", "give back hotel in Oslo"]
 
 
+async def test_stream(load: Load, tmp_path: Path) -> None:
+    size = sum(len(f'{{"order": {number}}}\n') for number in range(50_000))
+    assert await load("stream").main(tmp_path, 50_000) == (50_000, size)
+
+
 async def test_durable_object(load: Load, tmp_path: Path) -> None:
     assert await load("durable_object").main(tmp_path) == (100, 5)
 

@@ -1,0 +1,180 @@
+"""Streams: results of steps that are too large for a row.
+
+A body that returns an iterator of bytes, plain or asynchronous (a generator, an open binary file,
+a `Stream`), has it written to a file, chunk by chunk, within the attempt's own time. `run` gets a
+`Stream`, a new object at each replay, and hands it to the bodies of other steps. A chunk of
+another type, one that is too long, an error or a time-out while writing: the attempt fails, and
+nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from ..runtime import limits
+from ..runtime.blobs import BlobStore, BlobWriter
+from .failures import NonRetryableError, StepMisuse
+from .loop import WorkflowLoop
+
+
+class InvalidStream(NonRetryableError):
+    """A body's iterator gave something else than bytes, or more than a stream may hold."""
+
+    code = "step.invalid_stream"
+    number = 10333
+
+
+class StreamRef(msgspec.Struct, frozen=True, gc=False):
+    """Names a stream's content: SHA-256 and length in bytes."""
+
+    sha256: str
+    size: int
+
+
+class Stream:
+    """A step's result that lives in a file. Read it in the body of a step, not in `run`.
+
+    Iterate over it (`for`, or `async for`), or take all of it with `read`.
+
+    Attributes:
+        sha256: of its content.
+        size: in bytes.
+    """
+
+    __toque_stream__ = True
+    __slots__ = ("_blobs", "sha256", "size")
+
+    def __init__(self, ref: StreamRef, blobs: BlobStore) -> None:
+        self.sha256 = ref.sha256
+        self.size = ref.size
+        self._blobs = blobs
+
+    def __repr__(self) -> str:
+        return f"Stream({self.sha256[:12]}, {self.size} bytes)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.sha256 == self.sha256
+
+    def __hash__(self) -> int:
+        return hash(self.sha256)
+
+    def __iter__(self) -> Iterator[bytes]:
+        _refuse_in_run()
+        return self._blobs.chunks(self.sha256)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        _refuse_in_run()
+        for offset in range(0, self.size, limits.STREAM_PART_BYTES):
+            yield self._blobs.read(self.sha256, offset, limits.STREAM_PART_BYTES)
+            await asyncio.sleep(0)
+
+    def read(self) -> bytes:
+        """All of it."""
+        return b"".join(self)
+
+
+def _refuse_in_run() -> None:
+    if isinstance(asyncio._get_running_loop(), WorkflowLoop):
+        raise StepMisuse(
+            "a stream was read in run(). Wrong: `data = stream.read()` in run(). Right: "
+            "`await step.do('parse', lambda: parse(stream))`."
+        )
+
+
+def is_stream(value: Any) -> bool:
+    """Whether a body's result is to be written to a file."""
+    kind = type(value)
+    return kind is Stream or hasattr(kind, "__anext__") or hasattr(kind, "__next__")
+
+
+def drained(fn: Callable[..., Any], is_async: bool, blobs: BlobStore | None) -> Callable[..., Any]:
+    """A body that gives a `StreamRef` where `fn` gives a stream, and else what it gives."""
+    if is_async:
+
+        async def on_loop(**kwargs: Any) -> Any:
+            value = await fn(**kwargs)
+            return await _drain(value, blobs) if is_stream(value) else value
+
+        return on_loop
+
+    def in_thread(**kwargs: Any) -> Any:
+        value = fn(**kwargs)
+        if not is_stream(value):
+            return value
+        if hasattr(type(value), "__anext__"):
+            return _drain(value, blobs)
+        return _drain_plain(value, blobs)
+
+    return in_thread
+
+
+async def _drain(stream: Any, blobs: BlobStore | None) -> StreamRef:
+    """Write an asynchronous stream. Syncing may take a while: it is done in a thread."""
+    if not hasattr(type(stream), "__anext__"):
+        return _drain_plain(stream, blobs)
+    writer = _writer(blobs)
+    try:
+        async for chunk in stream:
+            _write(writer, chunk)
+        if blobs is None or blobs.is_inline:
+            return StreamRef(writer.commit(), writer.size)
+        return StreamRef(await asyncio.to_thread(writer.commit), writer.size)
+    finally:
+        writer.abort()
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _drain_plain(stream: Any, blobs: BlobStore | None) -> StreamRef:
+    writer = _writer(blobs)
+    try:
+        for chunk in stream:
+            _write(writer, chunk)
+        return StreamRef(writer.commit(), writer.size)
+    finally:
+        writer.abort()
+        getattr(stream, "close", lambda: None)()
+
+
+def _writer(blobs: BlobStore | None) -> BlobWriter:
+    if blobs is None:
+        raise InvalidStream(
+            "a stream can't be kept here: the body runs apart from the shard's disk. Return the "
+            "place where the data is, or leave `ray_options` and `placement` out."
+        )
+    return blobs.write()
+
+
+def _write(writer: BlobWriter, chunk: Any) -> None:
+    if not isinstance(chunk, (bytes, bytearray, memoryview)):
+        raise InvalidStream(
+            f"a body returned an iterator that gave a {type(chunk).__name__}; streams are of "
+            "bytes. Wrong: `return (n for n in numbers)`. Right: `return list(numbers)`, or "
+            "`yield line.encode()`."
+        )
+    size = chunk.nbytes if isinstance(chunk, memoryview) else len(chunk)
+    if size > limits.STREAM_CHUNK_BYTES_MAX:
+        raise InvalidStream(
+            f"a chunk of a stream has {size} bytes; at most {limits.STREAM_CHUNK_BYTES_MAX} fit."
+        )
+    if writer.size + size > limits.STREAM_BYTES_MAX:
+        raise InvalidStream(f"a stream may hold {limits.STREAM_BYTES_MAX} bytes.")
+    writer.write(bytes(chunk))
+
+
+def stream_of(result: bytes, blobs: BlobStore | None) -> Stream:
+    """The stream that a record's result tells of."""
+    ref = ref_of(result)
+    if blobs is None:
+        raise InvalidStream("the streams of this shard can't be reached from here.")
+    return Stream(ref, blobs)
+
+
+def ref_of(result: bytes) -> StreamRef:
+    """The reference within a record's result."""
+    return msgspec.json.decode(result, type=dict[str, StreamRef])["stream"]
