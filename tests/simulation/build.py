@@ -44,6 +44,9 @@ class Hooks:
                 world.disk.is_running(run),
                 f"{run} {step}: attempt {attempt} began on {name}, its row is not running",
             )
+            world.promises.hold(
+                "what is deleted runs no more", run not in world.deleted, run, step, name
+            )
         now_s = world.loop.time()
         token = world.bodies.begin((run, step, attempt), name, now_s, once, fenced=fenced)
         world.trace.note("body", name, run, step, attempt, "is", token)

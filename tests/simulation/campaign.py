@@ -54,14 +54,17 @@ FAULTS = (
 CHECKS = (
     "a create that was refused runs nothing",
     "a failed store ends its owner at once",
+    "a deleted id is free at once",
     "a fenced owner does not commit",
     "a late result of an older attempt is refused",
     "a list misses nothing acknowledged",
     "a list shows nothing twice",
     "a lowered limit lets nothing start above it",
+    "a new life is its own",
     "a program ends as it must",
     "a repeated batch gets the first answer",
     "a repeated create gets the first answer",
+    "a repeated delete gets the first answer",
     "a sleep is never short",
     "a step has a result of a body",
     "a step has one result",
@@ -89,6 +92,7 @@ CHECKS = (
     "running <= the workflow's own limit",
     "the ledger keeps to the limit",
     "user code runs only in a slot",
+    "what is deleted runs no more",
 )
 
 

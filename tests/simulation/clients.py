@@ -255,6 +255,47 @@ class Clients:
             if not await self._change(errand, "resume", f"resume-{number}", stubborn=True):
                 return
 
+    async def live_again(self, account: str, workflow: str, id: str, programs: list[Any]) -> None:
+        """One id has several lives: each but the last is deleted, early or late."""
+        world, hold = self.world, self.world.promises.hold
+        for life, ops in enumerate(programs):
+            run = f"{account}/{workflow}/{id}#{life}"
+            params = encode_json({"run": run, "ops": ops})
+
+            async def create(front: FrontEnd, life: int = life, params: bytes = params) -> Any:
+                return await front.plane.create_instance(
+                    account, workflow, instance_id=id, params=params, request_id=f"{id}+{life}"
+                )
+
+            async def delete(front: FrontEnd, life: int = life) -> None:
+                await front.plane.delete_instance(account, workflow, id, request_id=f"{id}-{life}")
+
+            async def wait(front: FrontEnd) -> Any:
+                return await front.plane.wait_instance(account, workflow, id, 60_000)
+
+            try:
+                view = await self._try(f"create {id}", create, stubborn=True)
+            except InstanceAlreadyExists as error:
+                hold("a deleted id is free at once", False, run, error)
+                return
+            hold("a new life is its own", view.params == params, run, view.params)
+            if life == len(programs) - 1:
+                while view.status not in FINAL:
+                    view = await self._try(f"wait {id}", wait, stubborn=True)
+                hold("a new life is its own", view.params == params, run, view.params)
+                hold("a program ends as it must", view.status == "complete", run, view.error)
+                return
+            await asyncio.sleep(self.entropy.random() ** 2 * 10)
+            try:
+                await self._try(f"delete {id}", delete, stubborn=True)
+            except InstanceNotFound as error:
+                hold("a repeated delete gets the first answer", False, run, error)
+                return
+            hold("a repeated delete gets the first answer", True)
+            hold("a deleted id is free at once", True)
+            world.deleted.add(run)
+            world.trace.note("deleted", run)
+
     async def cancel(self, errand: Errand) -> None:
         """Cancel the instance."""
         errand.may_be_terminated = True

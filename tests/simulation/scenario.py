@@ -134,6 +134,7 @@ class Run:
         work = [asyncio.ensure_future(self._errand(n)) for n in range(self.plan.instances)]
         work.append(asyncio.ensure_future(self._batch(f"batch{self.world.seed}")))
         work += [asyncio.ensure_future(task) for task in self._side_work()]
+        work += [asyncio.ensure_future(self._lives(number)) for number in range(3)]
         faults = asyncio.ensure_future(self._faults())
         await self._watch(faults, FAULTS_S * 3)
         self._heal()
@@ -241,6 +242,16 @@ class Run:
         await asyncio.sleep(self.entropy.random() * 30)
         await self.clients.create_batch(errands, batch)
         await asyncio.gather(*(self.clients.wait(errand) for errand in errands))
+
+    async def _lives(self, number: int) -> None:
+        """An id that is deleted and used again."""
+        draw = self.entropy.randrange
+        account = self.plan.accounts[draw(len(self.plan.accounts))]
+        workflow = self.plan.workflows[draw(len(self.plan.workflows))]
+        maker = ProgramMaker(self.entropy, size=3)
+        programs = [maker.program() for _ in range(2 + draw(2))]
+        await asyncio.sleep(self.entropy.random() * 25)
+        await self.clients.live_again(account, workflow, f"lives/{number}", programs)
 
     async def _look_around(self, errand: Errand) -> None:
         for _ in range(5):

@@ -68,6 +68,7 @@ class World:
         self.tail: list[str] = []
         self.promises = Promises(self._on_broken, ignored)
         self.bodies = Bodies(self.promises)
+        self.deleted: set[str] = set()
         self.claims = Claims(self.promises, self.bodies)
         self.disk = Disk(folder, self.promises, layout.limit)
         self.faults: Counter[str] = Counter()

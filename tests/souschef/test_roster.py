@@ -60,7 +60,7 @@ MOVES = {
     "queued": ["paused", "ended"],
     "running": ["waiting", "queued", "paused", "ended"],
     "waiting": ["queued", "paused", "ended"],
-    "paused": ["queued", "ended"],
+    "paused": ["queued", "waiting", "ended"],
     "ended": [],
 }
 
