@@ -8,7 +8,6 @@ pause moves everything that has a time, each by its own share (`journal.Pause`).
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -88,17 +87,17 @@ class Inbox:
     __slots__ = ("_events", "_waits", "waiting")
 
     def __init__(self) -> None:
-        self._events: dict[str, deque[tuple[int, int]]] = {}
-        self._waits: dict[str, deque[Claim]] = {}
+        self._events: dict[str, list[tuple[int, int]]] = {}
+        self._waits: dict[str, list[Claim]] = {}
         self.waiting = 0
 
     def put(self, seq: int, event_type: str, at_ms: int) -> None:
         """An event has come."""
-        self._events.setdefault(event_type, deque()).append((seq, at_ms))
+        self._events.setdefault(event_type, []).append((seq, at_ms))
 
     def wait(self, claim: Claim) -> None:
         """A wait has begun."""
-        self._waits.setdefault(claim.record.event_type, deque()).append(claim)
+        self._waits.setdefault(claim.record.event_type, []).append(claim)
         self.waiting += 1
 
     def give_up(self, claim: Claim) -> None:
@@ -121,10 +120,10 @@ class Inbox:
     def take(self, match: Match) -> None:
         """The event has gone to the wait."""
         event_type = match.claim.record.event_type
-        self._waits[event_type].popleft()
+        self._waits[event_type].pop(0)
         self.waiting -= 1
         events = self._events[event_type]
-        events.popleft()
+        events.pop(0)
         if not events:
             del self._events[event_type]
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NoReturn
 
@@ -112,7 +111,7 @@ class Execution(Attempts):
         self.outcome: Outcome | None = None
         self.consumed: list[int] = []
         self.holding = False
-        self._pauses = deque(pauses)
+        self._pauses = list(pauses)
         self.calls: dict[int, StepCall[Any]] = {}
         self.declared: list[StepFunction[Any]] = []
         self.blobs: BlobStore | None = None
@@ -127,7 +126,7 @@ class Execution(Attempts):
         self._payload_of = payload_of
         self._steps = sum(record.kind in (DO, WAIT) for record in journal.records)
         self._inbox = Inbox()
-        self._queue = deque(journal.delivered())
+        self._queue = journal.delivered()[::-1]  # the next is the last
         self._claimed: dict[str, Claim | DurableTimer] | None = {} if journal.records else None
         self._cut_off: list[Claim] = []
         self._main: WorkflowTask | None = None
@@ -203,10 +202,10 @@ class Execution(Attempts):
     def _shift_up_to(self, order: int | None) -> None:
         """In a replay: the pauses before that outcome; None: all that are left."""
         while self._pauses and (order is None or self._pauses[0].order < order):
-            self._shift_timers(self._pauses.popleft())
+            self._shift_timers(self._pauses.pop(0))
 
     def _shift_timers(self, pause: Pause) -> None:
-        next_order = self._queue[0].order if self._queue else 0
+        next_order = self._queue[-1].order if self._queue else 0
         by_ident = self.journal.by_ident
         ahead = [
             timer
@@ -337,7 +336,7 @@ class Execution(Attempts):
         if record is None:
             record = self.journal.new(kind, ident, name, loop.now_ms)
             if self._queue:
-                self._diverged(f"run() came to the new {_shown(record)}", self._queue)
+                self._diverged(f"run() came to the new {_shown(record)}", reversed(self._queue))
             if self._queue or self._rebuilding or self._is_over_limit(record):
                 record.end(loop.now_ms, CANCELLED)  # in memory only: it is never done
                 return Claim(record, loop.create_future()), False
@@ -376,8 +375,8 @@ class Execution(Attempts):
             if not most:
                 return False
             most -= 1
-            self._shift_up_to(self._queue[0].order)
-            record = self._queue.popleft()
+            self._shift_up_to(self._queue[-1].order)
+            record = self._queue.pop()
             if record.kind == CANCEL:
                 self._cancel_run(record)
                 continue
@@ -548,7 +547,7 @@ class Execution(Attempts):
             error = main.exception()
         if self._queue:
             how = f" with {type(error).__name__}: {text_of(error)}" if error else ""
-            self._diverged(f"run() ended{how}", self._queue)
+            self._diverged(f"run() ended{how}", reversed(self._queue))
         elif self.outcome is not None:
             return
         elif error is not None:

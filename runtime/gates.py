@@ -31,7 +31,7 @@ class InputGate:
 
     def __init__(self, waiting_max: int) -> None:
         self._holders = 0
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[Callable[[], None]] | tuple[()] = ()  # made when needed: it is big
         self._waiting_max = waiting_max
 
     @property
@@ -55,6 +55,8 @@ class InputGate:
             return
         if len(self._waiting) >= self._waiting_max:
             raise Overloaded(f"{self._waiting_max} calls wait for this entity already.")
+        if not isinstance(self._waiting, deque):
+            self._waiting = deque()
         self._waiting.append(event)
 
     def hold(self) -> Callable[[], None]:
@@ -78,7 +80,7 @@ class InputGate:
     def clear(self) -> int:
         """Forget all waiting events (the entity was reset); gives how many there were."""
         count = len(self._waiting)
-        self._waiting.clear()
+        self._waiting = ()
         return count
 
 
