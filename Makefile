@@ -53,6 +53,8 @@ docs: $(VENV)/.ready-dev ## Rewrite the tables of docs/ that repeat the code
 
 bench: $(VENV)/.ready-dev ## Measure this machine and write docs/performance.md
 	@$(BIN)/python bench/run.py $(ARGS)
+	@$(BIN)/python bench/steps.py
+	@$(BIN)/python bench/waiters.py
 
 campaign-recovery: $(VENV)/.ready-dev ## Kill processes at random and check what survives (long)
 	@$(BIN)/python -m tests.recovery.campaign $(ARGS)

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import processes
+import sections
 
 import toque
 
 HERE = Path(__file__).resolve().parent
-REPORT = HERE.parent / "docs" / "performance.md"
 PEERS = {
     "restate": ("venv-restate", "run_restate.py", "--w1-n 3000 --conc 32"),
     "dbos-sqlite": ("venv-dbos", "run_dbos.py", "--db sqlite --mode sync --conc 4 --w1-n 400"),
@@ -187,7 +187,7 @@ def main() -> None:
     text = report(results, args)
     print(text)
     if not args.no_report:
-        REPORT.write_text(text)
+        sections.put("throughput", text)
 
 
 KEYS = {
@@ -203,10 +203,7 @@ def report(results: dict[str, list[dict[str, Any]]], args: argparse.Namespace) -
     """The page."""
     toque_rows = results["toque"]
     lines = [
-        "# Performance",
-        "",
-        "Written by `make bench`. Machines differ and are noisy: read the ratios of one run, not",
-        "the absolute figures.",
+        "## Create to complete",
         "",
         f"Run: {args.rounds} interleaved rounds, medians; Python {platform.python_version()}, "
         f"{os.cpu_count()} cores; {args.n} instances of one trivial step, {args.conc} requests in "
