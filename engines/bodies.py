@@ -20,10 +20,12 @@ from .claims import Claim, current_body
 from .durations import duration_ms
 from .failures import NO_DELAY, TIMED_OUT, RecordedError, bounded, exception_of, record_of, text_of
 from .journal import PENDING, RUNNING
+from .logs import Whose
 from .ray_options import shown
 from .run_port import Body, BodyRunner, Who
 from .step import StepContext
 from .streams import drained
+from .tracing import Attempted, Finish, begin_attempt
 
 Told = Callable[[Claim, int, int, RecordedError | None], None]
 """`(claim, attempt, delay_ms, problem)`: a delay function has answered, or failed."""
@@ -32,13 +34,14 @@ Ended = Callable[[Claim, int, RecordedError | None, Any], None]
 
 
 class _Attempt:
-    __slots__ = ("body", "number", "resources", "timer")
+    __slots__ = ("body", "finish", "number", "resources", "timer")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.resources: dict[str, Any] | None = None
         self.body: Body | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.finish: Finish | None = None
 
 
 class Bodies:
@@ -49,7 +52,7 @@ class Bodies:
         runner: where they run.
         ended: told of each attempt's end.
         told: told of the wait after a failed attempt, where a function gives it.
-        whose: the instance, as `Who` has it.
+        whose: the instance, as `Who` has it and as traces show it.
         unfenced: a deliberate fault: tell of attempts that were given up, too.
     """
 
@@ -63,6 +66,7 @@ class Bodies:
         "_tag",
         "_told",
         "_unfenced",
+        "_whose",
     )
 
     def __init__(
@@ -71,7 +75,7 @@ class Bodies:
         runner: BodyRunner,
         ended: Ended,
         told: Told,
-        whose: tuple[bytes, str],
+        whose: tuple[bytes, str, Whose],
         *,
         unfenced: bool,
     ) -> None:
@@ -80,7 +84,7 @@ class Bodies:
         self._unfenced = unfenced
         self._ended = ended
         self._told = told
-        self._tag, self._key = whose
+        self._tag, self._key, self._whose = whose
         self._in_flight: dict[int, _Attempt] = {}
         self._closed = False
 
@@ -103,6 +107,8 @@ class Bodies:
             context = context.copy()
             context.run(current_body.set, record.public_name)
             attempt = _Attempt(number)
+            attempted = Attempted(self._whose, record.public_name, number)
+            attempt.finish = begin_attempt(attempted, context)
             self._in_flight[record.ordinal] = attempt
             who = Who(self._tag, self._key, record.public_name)
             done = partial(self._done, claim, number)
@@ -194,6 +200,8 @@ class Bodies:
                 attempt.timer.cancel()
             if attempt.body is not None:
                 attempt.body.cancel()
+            if attempt.finish is not None:
+                attempt.finish(None, "cancelled")
 
     def close(self) -> None:
         """Cancel all bodies and start no more."""
@@ -210,17 +218,24 @@ class Bodies:
                 attempt.timer.cancel()
         elif not self._unfenced:
             return
+        failure = None if error is None else record_of(error)
+        if attempt is not None and attempt.finish is not None:
+            attempt.finish(failure, "completed" if failure is None else "errored")
         if not self._closed:
-            self._ended(claim, number, None if error is None else record_of(error), value)
+            self._ended(claim, number, failure, value)
 
     def _time_out(self, claim: Claim, number: int) -> None:
         record = claim.record
         attempt = self._in_flight.get(record.ordinal)
         if attempt is None or attempt.number != number:
             return
+        finish, attempt.finish = attempt.finish, None
         self.stop(record.ordinal)
         text = (
             f"attempt {number} of step {record.public_name!r} took longer than "
             f"{record.config.timeout_ms} ms"
         )
-        self._ended(claim, number, RecordedError(TIMED_OUT, "StepTimeout", text), None)
+        failure = RecordedError(TIMED_OUT, "StepTimeout", text)
+        if finish is not None:
+            finish(failure, "timed_out")
+        self._ended(claim, number, failure, None)

@@ -21,6 +21,7 @@ from .bodies import Bodies
 from .claims import Claim
 from .failures import RecordedError, record_of
 from .journal import UNDO, Journal, Record
+from .logs import Whose
 from .replay import Execution
 from .resource_body import Encoded
 from .rollback import Unwinding
@@ -86,12 +87,14 @@ class LocalRun:
             plan.cancel,
         )
         self._execution.blobs = _blobs_of(plan, runner)
+        whose = Whose(plan.workflow, split_engine_key(plan.key)[2], plan.run_id)
+        self._execution.whose = whose
         self._bodies = Bodies(
             loop,
             runner,
             self._attempt_ended,
             self._delay_told,
-            (self._tag, plan.key),
+            (self._tag, plan.key, whose),
             unfenced=hooks.unfenced,
         )
 

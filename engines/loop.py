@@ -147,6 +147,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.ready: list[Handle] = []  # an empty deque takes 760 bytes, and many runs wait
         self.now_ms = 0
         self.stopping = False
+        self.is_replaying = False
         self.is_cancelled = False
         self.is_cancelling = False
         self.failure: BaseException | None = None

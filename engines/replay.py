@@ -58,6 +58,7 @@ from .journal import (
     Record,
 )
 from .journal import FAILED as ENDED_BADLY
+from .logs import Whose
 from .loop import DurableTimer, WorkflowLoop, WorkflowTask
 from .outcomes import (
     diverged,
@@ -128,8 +129,10 @@ class Execution(Attempts):
         self._inbox = Inbox()
         self._queue = journal.delivered()[::-1]  # the next is the last
         self._claimed: dict[str, Claim | DurableTimer] | None = {} if journal.records else None
+        self.loop.is_replaying = bool(journal.records)
         self._cut_off: list[Claim] = []
         self._main: WorkflowTask | None = None
+        self.whose = Whose()
 
     # --- events in --------------------------------------------------------------------------
 
@@ -407,6 +410,7 @@ class Execution(Attempts):
                     return
                 self._take_up_again(claim)
         self._claimed = None
+        self.loop.is_replaying = False
         for claim in self._cut_off:
             if self.outcome is not None:
                 break

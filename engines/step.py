@@ -24,6 +24,7 @@ from .config import DEFAULTS, DelayFunction, Resolved, StepConfig, delay_functio
 from .durations import Duration, duration_ms, instant_ms
 from .events import EventIterator, ReceivedEvent, received
 from .journal import Record
+from .logs import WorkflowLog
 from .ray_options import check_ray_options
 from .shapes import Shape, shape_of, unfit_part
 from .shield import Shield
@@ -186,12 +187,20 @@ class Declare(Protocol):
 class WorkflowStep:
     """The second argument of `run`."""
 
-    __slots__ = ("_by_function", "_core", "_declared")
+    __slots__ = ("_by_function", "_core", "_declared", "_log")
 
     def __init__(self, core: Execution) -> None:
         self._core = core
         self._declared: dict[str, StepFunction[Any]] = {}
         self._by_function: dict[str, StepFunction[Any] | None] = {}
+        self._log: WorkflowLog | None = None
+
+    @property
+    def log(self) -> WorkflowLog:
+        """A logger (`toque.workflow`) that is quiet while `run` repeats what it did before."""
+        if self._log is None:
+            self._log = WorkflowLog(self._core.whose)
+        return self._log
 
     @overload
     def do(

@@ -35,6 +35,7 @@ OUTSIDE = ("tests", "examples", "bench", "docs")
 
 TECHNOLOGIES = {
     "ray": ("_ray",),
+    "opentelemetry": ("_otel",),
     "sqlite3": ("_sqlite",),
     "aiosqlite": ("_sqlite",),
     "asyncpg": ("_postgres",),

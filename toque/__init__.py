@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         StepInterrupted,
         StepTimeout,
     )
+    from .engines.logs import QuietOnReplay
     from .engines.step import StepContext, WorkflowStep
     from .engines.streams import Stream
     from .engines.workflow import WorkflowEntrypoint, WorkflowEvent, workflow
@@ -61,6 +62,7 @@ _HOMES = {
     ),
     "engines.events": ("ReceivedEvent",),
     "engines.streams": ("Stream",),
+    "engines.logs": ("QuietOnReplay",),
     "engines.step": ("StepContext", "WorkflowStep"),
     "engines.workflow": ("WorkflowEntrypoint", "WorkflowEvent", "workflow"),
     "runtime.entity": ("DurableObject",),
@@ -101,6 +103,7 @@ __all__ = [
     "OutcomeUnknown",
     "Overloaded",
     "PayloadMismatch",
+    "QuietOnReplay",
     "ReceivedEvent",
     "Retries",
     "RetryDelayFailed",

@@ -1,0 +1,47 @@
+"""The port for traces: told of each attempt of a step when its body begins, and when it has ended.
+
+Only attempts that really run are told, so nothing is traced at a replay. Set once per process, in
+the app's file; `tracing_otel` implements it for OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from .failures import RecordedError
+from .logs import Whose
+
+Finish = Callable[[RecordedError | None, str], None]
+"""`(error, outcome)`: `completed`, `errored`, `timed_out` or `cancelled`."""
+
+
+class Attempted(NamedTuple):
+    """What runs."""
+
+    whose: Whose
+    step: str
+    attempt: int
+
+
+class AttemptTracer(Protocol):
+    """See the module's description."""
+
+    def begin(self, attempted: Attempted, context: contextvars.Context) -> Finish:
+        """A body begins in `context`, which may be added to; call what is given at its end."""
+
+
+class _Chosen:
+    tracer: AttemptTracer | None = None
+
+
+def set_attempt_tracer(tracer: AttemptTracer | None) -> None:
+    """Trace attempts of this process from now on; None: no more."""
+    _Chosen.tracer = tracer
+
+
+def begin_attempt(attempted: Attempted, context: contextvars.Context) -> Finish | None:
+    """Tell the tracer, if there is one."""
+    tracer = _Chosen.tracer
+    return None if tracer is None else tracer.begin(attempted, context)
