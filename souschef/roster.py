@@ -11,8 +11,9 @@ grants that are to be sent. Guaranteed:
 * Awakened instances go first, oldest first; one grant in OLDEST_NEW_EVERY is the oldest new one's.
 
 Reports may be late, doubled or out of order. Of one run the greater `seq` is newer. A run that
-ended never comes back (the last ENDS_REMEMBERED_MAX are remembered). Of two other runs of one
-instance the later `since_ms` is newer; a report that breaks this (an old message, or a clock set
+ended never comes back (the last ENDS_REMEMBERED_MAX are remembered); what a message of a run
+before it brought back, though, goes when the Engine, asked, tells of that end again. Of two
+other runs of one instance the later `since_ms` is newer; a report that breaks this (an old message, or a clock set
 back) is held in doubt: the Engine is asked, and believed if it says the same again. What slips
 through still heals: a grant to a run that is gone is refused, and whoever was refused, or took a
 slot that nobody granted, is asked how it stands.
@@ -220,8 +221,10 @@ class Roster:
         """Whether a report of another run than the one on the roster is to be believed."""
         key = report.key
         if self._ends.has(key, report.run_id):
-            return False
-        if report.since_ms >= since_ms:
+            if report.since_ms < since_ms:
+                return False
+            # else the row may be of a run before it, by a message that came late
+        elif report.since_ms >= since_ms:
             self._doubts.pop(key, None)
             return True
         doubt = self._doubts.get(key)
@@ -241,8 +244,9 @@ class Roster:
         if state == QUEUED:
             self._arrivals[report.key] = report
         elif state == "ended":
+            is_news = not self._ends.has(report.key, report.run_id)
             self._ends.add(report.key, report.run_id)
-            if report.status:  # else deleted, and its end was told before
+            if is_news and report.status:  # else deleted, and its end was told before
                 self.ended[report.status] = self.ended.get(report.status, 0) + 1
                 self._ended_text = ""
         elif state == "running":  # without a grant of ours: it counts, and is asked soon

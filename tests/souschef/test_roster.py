@@ -355,6 +355,22 @@ def test_a_parked_run_in_doubt_is_asked_even_after_a_crash() -> None:
     assert again.due_pokes(7_000) == {"d0": [("acme/w/x", "r1")]}
 
 
+def test_a_run_that_came_back_late_goes_when_its_successors_end_is_told_again() -> None:
+    roster = roster_with(0, report("ended", 9, "r2", since_ms=5_000))
+    roster.on_reports([report("queued", 1, "r1", since_ms=1_000)], 6_000)  # it was under way long
+    assert roster.live == 1
+    roster.on_lease(2, 1, 6_000)
+    (grant,) = roster.take_grants()["d0"]
+    roster.on_grant_answer([grant], [False], 6_000)
+    now_ms, ended = 6_000, dict(roster.ended)
+    for _ in range(3):
+        now_ms += limits.POKE_AFTER_MS + 1
+        if roster.due_pokes(now_ms):
+            roster.on_reports([report("ended", 9, "r2", since_ms=5_000)], now_ms)
+    assert (roster.live, roster.holding) == (0, 0)
+    assert roster.ended == ended
+
+
 def test_one_grant_in_eight_is_the_oldest_new_ones() -> None:
     roster = roster_with(0)
     for n in range(40):
