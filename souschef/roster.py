@@ -13,10 +13,10 @@ grants that are to be sent. Guaranteed:
 Reports may be late, doubled or out of order. Of one run the greater `seq` is newer. A run that
 ended never comes back (the last ENDS_REMEMBERED_MAX are remembered); what a message of a run
 before it brought back, though, goes when the Engine, asked, tells of that end again. Of two
-other runs of one instance the later `since_ms` is newer; a report that breaks this (an old message, or a clock set
-back) is held in doubt: the Engine is asked, and believed if it says the same again. What slips
-through still heals: a grant to a run that is gone is refused, and whoever was refused, or took a
-slot that nobody granted, is asked how it stands.
+other runs of one instance the later `since_ms` is newer; a report that breaks this (an old
+message, or a clock set back) is held in doubt: the Engine is asked, and believed if it says the
+same again. What slips through still heals: a grant to a run that is gone is refused, and whoever
+was refused, or took a slot that nobody granted, is asked how it stands.
 """
 
 from __future__ import annotations
