@@ -127,3 +127,31 @@ class Clinging(toque.WorkflowEntrypoint):
 
     async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
         return await step.do("cling", lambda: repr(step), ray_options={"num_cpus": 1})
+
+
+class Undone(toque.WorkflowEntrypoint):
+    """Writes down what it does, undoes and cleans up, with its process."""
+
+    placement = "actor"
+
+    async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
+        path = Path(event.payload)
+
+        def told(what: str) -> None:
+            with path.open("a") as file:
+                file.write(f"{what} {os.getpid()}\n")
+
+        def undo(ctx: toque.StepContext, error: Exception, output: Any) -> None:
+            told(f"undo-{ctx.step}-{output}-{error}")
+
+        await step.do("first", lambda: told("first"), rollback=undo)
+        try:
+            heard = await step.wait_for_event("hear", "word")
+        except asyncio.CancelledError:
+            async with step.shield():
+                await step.do("clean", lambda: told("clean"))
+            raise
+        await step.do("second", lambda: told("second"), rollback=undo)
+        if heard.payload == "fail":
+            raise ValueError("no")
+        return heard.payload
