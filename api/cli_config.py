@@ -1,6 +1,8 @@
-"""Where the command line finds its server: flags, then the environment, then `./.toque/dev.json`.
+"""Where the command line finds its server: flags, then the environment, then a file.
 
-`toque dev` writes that file (readable by its owner only) and keeps its token over restarts.
+`toque dev` writes `dev.json` into its data directory, `./.toque/dev` if it is not told otherwise;
+other programs keep theirs beside it, under `./.toque`. The file is readable by its owner only;
+its token is kept over restarts.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import msgspec
 from ..runtime.errors import InvalidArgument
 from ..runtime.files import write_atomically
 
-DATA_DEFAULT = Path(".toque")
+DATA_DEFAULT = Path(".toque/dev")
 DEV_FILE = "dev.json"
 ACCOUNT_DEFAULT = "default"
 

@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 from markdown_it import MarkdownIt
 
+from toque.api.cli_config import DATA_DEFAULT
 from toque.api.routes_http import ROUTES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,6 +72,18 @@ def test_commands_name_real_targets_and_files(page: str) -> None:
             assert target in make_targets(), f"{page}: make {target}"
         for path in re.findall(r"\b(?:examples|bench|tests|docs|deploy)/[\w./-]+\w", block):
             assert (ROOT / path).exists(), f"{page}: {path}"
+
+
+def test_data_directories_that_programs_use_unasked_lie_apart() -> None:
+    found = {"toque dev": DATA_DEFAULT}
+    for path in (ROOT / "Makefile", *(ROOT / "examples").glob("*.py")):
+        for name in re.findall(r"\.toque[\w./-]*", path.read_text()):
+            found[f"{path.name} {name}"] = Path(name)
+    found.pop("Makefile .toque", None)  # in a sentence
+    assert len(found) > 5
+    for who, one in found.items():
+        inside = [w for w, other in found.items() if other != one and other.is_relative_to(one)]
+        assert not inside, f"{inside} would lie in the data directory of {who}"
 
 
 @pytest.mark.parametrize("page", PAGES)

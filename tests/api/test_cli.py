@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from toque.api.cli import app
-from toque.api.cli_config import DevFile, read_dev_file, target, write_dev_file
+from toque.api.cli_config import DATA_DEFAULT, DevFile, read_dev_file, target, write_dev_file
 from toque.runtime.errors import InvalidArgument
 
 
@@ -139,12 +139,13 @@ def test_the_dev_file_is_found_and_private(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgument, match="toque dev"):
         target(None, None, None)
-    (tmp_path / ".toque").mkdir()
-    path = write_dev_file(tmp_path / ".toque", DevFile("http://127.0.0.1:1", "secret"))
+    data = tmp_path / DATA_DEFAULT
+    data.mkdir(parents=True)
+    path = write_dev_file(data, DevFile("http://127.0.0.1:1", "secret"))
     assert path.stat().st_mode & 0o777 == 0o600
-    assert read_dev_file(tmp_path / ".toque") == DevFile("http://127.0.0.1:1", "secret")
+    assert read_dev_file(data) == DevFile("http://127.0.0.1:1", "secret")
     found = target(None, None, None)
     assert (found.url, found.token, found.account) == ("http://127.0.0.1:1", "secret", "default")
     assert target("http://127.0.0.1:2", None, None).token is None  # not to another server
     path.write_text("{")
-    assert read_dev_file(tmp_path / ".toque") is None
+    assert read_dev_file(data) is None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from toque.api.cli_config import DATA_DEFAULT
 from toque.runtime.datadir import DIR_FORMAT
 
 APP = """
@@ -40,10 +41,10 @@ def toque(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[dict[str, str]]:
+def serving(folder: Path, path: Path | str = "app.py") -> Iterator[dict[str, str]]:
     """`toque dev --embedded` in a folder; gives what it told, and checks that it ends in order."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "toque.api.cli", "dev", "app.py", "--embedded", "--port", "0",
+        [sys.executable, "-m", "toque.api.cli", "dev", str(path), "--embedded", "--port", "0",
          "--json"],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -76,11 +77,11 @@ def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
         assert busy.returncode == 1
         assert f"port {port} is in use" in busy.stderr
         assert not (folder / "other").exists()
-        before = json.loads((folder / ".toque" / "dev.json").read_text())["token"]
+        before = json.loads((folder / DATA_DEFAULT / "dev.json").read_text())["token"]
     with serving(folder):  # the same data, the same token
         shown = toque(folder, "instances", "describe", "hello", "a/1", "--json")
         assert json.loads(shown.stdout)["output"] == "hello you"
-        assert json.loads((folder / ".toque" / "dev.json").read_text())["token"] == before
+        assert json.loads((folder / DATA_DEFAULT / "dev.json").read_text())["token"] == before
     gone = toque(folder, "workflows", "list")
     assert gone.returncode == 1
     assert "no connection" in gone.stderr
@@ -108,6 +109,28 @@ def test_an_app_that_does_not_load_is_told_in_a_sentence(
     assert told in found.stderr
     assert "app.py" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_what_the_readme_tells_to_run_works_in_one_folder(tmp_path: Path) -> None:
+    (tmp_path / "one.md").write_text("# One\n")
+    examples = Path(__file__).parents[2] / "examples"
+    for words in (
+        ["run_docs.py", "--embedded"],
+        ["hello.py"],
+        ["approval.py"],
+        ["durable_object.py"],
+    ):
+        done = subprocess.run(
+            [sys.executable, str(examples / words[0]), *words[1:]],
+            cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    with serving(tmp_path, examples / "hello.py") as told:
+        assert told["workflows"] == ["Hello"]
+        made = toque(tmp_path, "create", "Hello", "--params", '"ada"', "--wait")
+        assert made.returncode == 0, made.stderr
+    with serving(tmp_path, examples / "approval.py") as told:
+        assert told["workflows"] == ["Purchase"]
 
 
 def test_a_newer_data_directory_is_left_alone(folder: Path) -> None:
