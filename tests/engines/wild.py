@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from tests.engines.play import Play
-from toque.engines.failures import NonRetryableError
+from toque.engines.failures import NO_DELAY, NonRetryableError, RecordedError
 from toque.engines.journal import Journal, record_from_row
 from toque.engines.replay import Execution
 from toque.engines.step import WorkflowStep
@@ -36,7 +36,7 @@ def nothing() -> Any:
 
 def program(rng: Random, depth: int = 0) -> Node:
     """A random tree of things to do."""
-    leaves = ("do", "do", "do", "fragile", "sleep", "wait", "pause")
+    leaves = ("do", "do", "do", "fragile", "told", "hurried", "sleep", "wait", "taken", "pause")
     nests = (
         "seq", "seq", "loop", "branch", "catch", "gather", "gather_all", "group", "first",
         "first_cancel", "completed", "timeout", "wait_for", "queue", "lock", "semaphore",
@@ -89,6 +89,21 @@ class Walk:
     async def _fragile(self, node: Node, path: str) -> int:
         config = {"retries": {"limit": 1, "delay": 0}, "timeout": 5}
         return await self.step.do(node[1], nothing, config)
+
+    async def _told(self, node: Node, path: str) -> int:
+        retries = {"limit": 2, "delay": lambda ctx, error: 1}  # the test says what it tells
+        return await self.step.do(node[1], nothing, {"retries": retries})
+
+    async def _hurried(self, node: Node, path: str) -> int:
+        config = {"retries": {"limit": 3, "delay": 10}, "deadline": node[2]}
+        return await self.step.do(node[1], nothing, config)
+
+    async def _taken(self, node: Node, path: str) -> int:
+        total = 0
+        async for event in self.step.events(node[3], timeout=node[2], limit=1 + node[2] % 3):
+            self.trace.append((path, "took", event.payload))
+            total += event.payload
+        return total
 
     async def _sleep(self, node: Node, path: str) -> None:
         await self.step.sleep(node[1], node[2])
@@ -353,11 +368,15 @@ class Wild(Play):
         """Something happens. False: nothing can."""
         due_ms = self.execution.next_due_ms()
         choices = ["body"] * 3 * bool(self.bodies) + ["time"] * bool(due_ms)
+        choices += ["delay"] * 3 * bool(self.asked)
         if not choices:
             return False
         choice = rng.choice([*choices, "event"])
         if choice == "time":
             self.advance(max(0, due_ms - self.now_ms) + rng.choice((0, 0, 1, 5_000)))
+        elif choice == "delay":
+            problem = rng.random() < 0.2 and RecordedError(NO_DELAY, "RetryDelayFailed", "odd")
+            self.tell(rng.choice(sorted(self.asked)), rng.randrange(0, 9_000), problem or None)
         elif choice == "event":
             self.send(rng.choice(EVENT_TYPES), rng.randrange(100))
             self.look()
