@@ -69,6 +69,8 @@ class ShardSettings:
         synchronous: see `SqliteStore.open`.
         store: the class that opens the file (simulation watches its commits).
         memory_bytes: how much memory the process has; see `Host`.
+        retention: how long instances are kept after success, and after another end, in ms, if
+            their create does not say.
         faults: deliberate faults.
     """
 
@@ -81,6 +83,7 @@ class ShardSettings:
     synchronous: Literal["FULL", "NORMAL", "OFF"] = "FULL"
     store: type[SqliteStore] = SqliteStore
     memory_bytes: Callable[[], int] | None = None
+    retention: tuple[int, int] = (limits.RETENTION_DEFAULT_MS, limits.RETENTION_DEFAULT_MS)
     faults: Faults = field(default_factory=Faults)
 
 
@@ -249,6 +252,7 @@ def _envs(
             local=host.local,
             faults=settings.faults.engine,
             blobs=blobs,
+            retention=settings.retention,
         )
         envs[Engine.KIND] = envs[EngineShard.KIND] = env
     return envs
