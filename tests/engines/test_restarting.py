@@ -289,3 +289,36 @@ async def test_a_large_instance_is_wiped_in_parts(
         rig.grant(rig.reports[-1])
         assert (await rig.ended()).output == b"780"
         assert set(began.values()) == {2}
+
+
+async def test_the_last_event_comes_back_too(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(waiting())
+        await rig.call("send_event", "go", b"1", "")
+        await rig.ended()
+        await rig.do("restart", "", "w", 1, "waitForEvent")
+        assert (await rig.ended()).output == b"1"
+        assert not rig.rows("events")
+
+
+@pytest.mark.parametrize("how", ["restart", "delete"])
+async def test_a_new_run_is_later_than_the_old_one_though_the_clock_is_set_back(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rigged(tmp_path) as rig:
+        first = await rig.create(hanging())
+        await rig.status("running")
+        now_ms = type(rig.clock).now_ms
+        monkeypatch.setattr(type(rig.clock), "now_ms", lambda clock: now_ms(clock) - 3_600_000)
+        if how == "restart":
+            await rig.do("restart", "", *ANEW)
+        else:
+            await rig.call("delete", "")
+            await rig.create("one", request_id="r2")
+        await rig.status("running")
+        await rig.do("terminate")
+        await rig.pass_time(1)
+        old = [r.since_ms for r in rig.reports if r.run_id == first.run_id]
+        new = [r.since_ms for r in rig.reports if r.run_id != first.run_id]
+        assert max(old) < min(new)
+        assert new == sorted(new)
