@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 _OBJECT_STORE_BYTES = 80 * limits.MIB  # nothing of toque's goes through it but resource steps
 _POLL_S = 0.05
+_RAY_SENTENCE_CHARS_MAX = 300
 
 
 # --- Ray itself ---
@@ -95,12 +96,22 @@ def _read_environment_again() -> None:
 
 def _silence() -> None:
     """What Ray would print on this process's terminal goes to the log."""
+    last = [""]
 
     def to_log(data: dict[str, Any], ignore_prefix: bool = False) -> None:
-        log.info("ray: %s", " ".join(data.get("lines", ()))[:500])
+        for line in data.get("lines", ()):
+            if (told := told_by_ray(line)) != last[0]:
+                last[0] = told
+                log.info("ray: %s", told)
 
     if hasattr(ray_worker, "print_to_stdstream"):
         ray_worker.print_to_stdstream = to_log
+
+
+def told_by_ray(text: str) -> str:
+    """The sentence in what Ray tells: not its log files' tails, nor dumps of its inner state."""
+    first = text.strip().partition("\n")[0]
+    return first.partition("[state-dump]")[0].strip()[:_RAY_SENTENCE_CHARS_MAX]
 
 
 def _write_private(path: str, text: str) -> None:

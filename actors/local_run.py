@@ -21,6 +21,9 @@ from . import keeper, topology
 from .keeper import Process
 
 _ROOT_PROGRAMS = ("gcs_server", "raylet")
+_IDLE_TITLES = ("ray::IDLE", "ray::ShardActor")
+_WORKER_PROGRAM = "default_worker.py"
+"""The program of a worker that has not given itself a title yet."""
 
 
 class LocalRun:
@@ -79,6 +82,16 @@ class LocalRun:
             program = os.path.basename(command.partition("\0")[0])
             process = keeper.identify(pid)
             if process is not None and self.run_dir in command and program in _ROOT_PROGRAMS:
+                found.append(process)
+        return found
+
+    def idle_workers(self) -> list[Process]:
+        """Ray's workers that run nothing, are just starting, or are shards' actors."""
+        roots = self.cluster_roots()
+        found = []
+        for process in keeper.offspring(root.pid for root in roots) - set(roots):
+            command = keeper.command(process.pid)
+            if command.startswith(_IDLE_TITLES) or _WORKER_PROGRAM in command:
                 found.append(process)
         return found
 

@@ -41,6 +41,7 @@ from ..runtime.errors import (
     to_wire,
 )
 from ..runtime.link_socket import LinkServer, Session, SocketLinks
+from .claims import Claim, write_claim
 from .keeper import identify, is_alive
 from .prints import Printed
 from .topology import CONTROL_GROUP, ShardSpec, actor_name, class_options
@@ -95,6 +96,10 @@ class ShardActor:
     """
 
     def __init__(self, spec: ShardSpec) -> None:
+        self._process = identify(os.getpid())
+        self._node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+        if self._process is not None:
+            write_claim(spec.run_dir, spec.shard, Claim(self._process, self._node))
         self.spec = spec
         self.state = "opening"
         self.error: WireError | None = None
@@ -103,8 +108,6 @@ class ShardActor:
         self.epoch = 0
         self._handle: ShardHandle | None = None
         self._server: LinkServer | None = None
-        self._process = identify(os.getpid())
-        self._node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
         self._loop = asyncio.get_running_loop()
         self._ticked = time.monotonic()
         _log_to_file(spec)

@@ -5,7 +5,9 @@ actor that is silent too long, or whose main loop has not turned for too long, i
 operating system (a stopped process obeys nothing else) and Ray starts it anew. An actor that Ray
 has given up is made again. If Ray's own processes are lost, a local cluster is rebuilt.
 
-While a shard opens it may take longer: importing a workflow file blocks the main loop.
+While a shard opens it may take longer: importing a workflow file blocks the main loop. A process
+that gives no sign of life after its start is ended too: it has noted its number as its first act
+(see claims), and if it has not come so far, Ray's workers that are nobody's are ended.
 
 It holds no state that matters: it may be stopped and started at any time.
 """
@@ -26,6 +28,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ..runtime import limits
 from ..runtime.notes import notes_path, read_notes
 from . import keeper
+from .claims import Claim, read_claim
 from .cluster_ray import Cluster
 from .keeper import Process
 
@@ -59,6 +62,7 @@ class Supervisor:
         on_event: told of each event; must not raise.
         period_ms: how often each actor is asked.
         silence_max_ms: how long an actor, or its main loop, may give no sign.
+        start_max_ms: how long a new process may take to its first sign.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Supervisor:
         *,
         period_ms: int = limits.HEARTBEAT_PERIOD_MS,
         silence_max_ms: int = limits.HEARTBEAT_SILENCE_MAX_MS,
+        start_max_ms: int = limits.ACTOR_START_MAX_MS,
     ) -> None:
         self.events: deque[Event] = deque(maxlen=_EVENTS_MAX)
         self.health: dict[str, dict[str, Any]] = {}
@@ -75,10 +80,13 @@ class Supervisor:
         self._on_event = on_event
         self._period_s = period_ms / 1000
         self._silence_s = silence_max_ms / 1000
+        self._start_s = start_max_ms / 1000
         self._tasks: list[asyncio.Task[None]] = []
         self._loop = asyncio.get_running_loop()
         self._down: set[str] = set()
         self._last_well: dict[str, float] = {}
+        self._quiet_since: dict[str, float] = {}
+        self._claims: dict[str, Claim | None] = {}
         self._rebuilding = asyncio.Lock()
         self._seen = asyncio.Event()
 
@@ -159,35 +167,52 @@ class Supervisor:
 
     async def _ask(self, shard: str) -> dict[str, Any] | None:
         """The actor's health; None if it gave none, after doing what can be done about it."""
+        answer: asyncio.Future[dict[str, Any]] | None = None
+        handle = self._cluster.handles[shard]
         try:
-            reference = self._cluster.handles[shard].health.remote()
-            answer = asyncio.wrap_future(reference.future())
-        except ActorDiedError as error:
-            self._gone(shard, error)
-            return None
-        except RayError as error:
-            self._is_down(shard, "down", _why(error))
-            return None
-        opening = self.health.get(shard, {}).get("state") != "open" or shard in self._down
-        patience_s = limits.SHARD_START_MAX_MS / 1000 if opening else self._silence_s
-        try:
-            await asyncio.wait((answer,), timeout=patience_s)
+            answer = asyncio.wrap_future(handle.health.remote().future())
+            while not answer.done() and (left_s := self._patience_left(shard)) > 0:
+                await asyncio.wait((answer,), timeout=min(left_s, self._period_s))
+                if handle is not self._cluster.handles[shard]:
+                    return None  # it was made anew; the former one may never answer
             if not answer.done():
-                self._is_down(shard, "silent", f"no answer for {patience_s:g} s")
-                self._kill(shard)
+                self._silent(shard)
                 await asyncio.wait((answer,), timeout=limits.PROCESS_END_MAX_MS / 1000)
-            if not answer.done():
-                return None
-            health: dict[str, Any] = answer.result()
-            return health
+            if answer.done():
+                health = answer.result()
+                self._quiet_since.pop(shard, None)
+                return health
         except ActorDiedError as error:
             self._gone(shard, error)
-            return None
         except RayError as error:
             self._is_down(shard, "down", _why(error))
-            return None
+            if self._patience_left(shard) <= 0:
+                self._silent(shard)
         finally:
-            answer.cancel()
+            if answer is not None:
+                answer.cancel()
+        return None
+
+    def _patience_left(self, shard: str) -> float:
+        """For how long its silence may go on; a new process has a new patience."""
+        now = self._loop.time()
+        claim = read_claim(self._cluster.specs[shard].run_dir, shard)
+        if claim != self._claims.get(shard):
+            self._claims[shard] = claim
+            self._quiet_since.pop(shard, None)
+        return self._quiet_since.setdefault(shard, now) + self._patience(shard) - now
+
+    def _patience(self, shard: str) -> float:
+        if shard in self._down or shard not in self.health:
+            return self._start_s
+        opening = self.health[shard]["state"] != "open"
+        return limits.SHARD_START_MAX_MS / 1000 if opening else self._silence_s
+
+    def _silent(self, shard: str) -> None:
+        reason = f"no sign of life for {self._patience(shard):g} s"
+        self._down.add(shard)
+        self._tell(shard, "silent", reason)  # each time: each ends a process
+        self._kill(shard)
 
     def _who_blocks(self, shard: str) -> str:
         """The instance whose code is on the shard's loop, as the shard has noted it."""
@@ -197,18 +222,36 @@ class Supervisor:
 
     def _gone(self, shard: str, error: Exception) -> None:
         """Ray has given the actor up (someone ended it on purpose): make it anew."""
+        self._quiet_since.pop(shard, None)
         self._is_down(shard, "down", _why(error))
         if self._ray_is_there():
             with contextlib.suppress(RayError, ValueError):
                 self._cluster.make_actor(shard)
 
     def _kill(self, shard: str) -> None:
-        health = self.health.get(shard)
-        if health is not None and health["node"] == self._cluster.node and health["process"]:
-            keeper.end([Process(*health["process"])], wait_ms=0)
-        else:  # on another node there is nobody but Ray to do it
-            with contextlib.suppress(RayError):
+        """End the shard's process, the one that answered last or the one that came after it."""
+        self._quiet_since.pop(shard, None)
+        if not keeper.end(self._suspects(shard), wait_ms=0):
+            with contextlib.suppress(RayError):  # on another node nobody but Ray can do it
                 ray.kill(self._cluster.handles[shard], no_restart=False)
+
+    def _suspects(self, shard: str) -> list[Process]:
+        """Live processes on this machine, one of which is the shard's."""
+        node = self._cluster.node
+        claims = {
+            one: claim
+            for one, spec in self._cluster.specs.items()
+            if (claim := read_claim(spec.run_dir, one)) is not None and claim.node == node
+        }
+        mine = {claims[shard].process} if shard in claims else set()
+        health = self.health.get(shard)
+        if health is not None and health["node"] == node and health["process"]:
+            mine.add(Process(*health["process"]))
+        alive = [process for process in mine if keeper.is_alive(process)]
+        if alive or self._cluster.run is None:
+            return alive
+        others = {claim.process for claim in claims.values()}
+        return [one for one in self._cluster.run.idle_workers() if one not in others]
 
     # --- Ray ---
 

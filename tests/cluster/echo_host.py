@@ -1,12 +1,14 @@
 """A shard that needs no store: it sends frames back, and misbehaves when told to.
 
 Frames it knows: `pid` (answers with the process number), `hang` (blocks the main loop for a
-minute), `break` (reports a broken store). The epoch is a number in a file of the data directory.
+minute), `break` (reports a broken store). The epoch is a number in a file of the data directory;
+the file `SHARD.stop` there stops the next process at its start.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +65,10 @@ async def build(spec: ShardSpec) -> EchoShard:
         raise WorkflowLoadError(spec.settings["load_error"])
     if "crash" in spec.settings:
         raise OSError(spec.settings["crash"])
+    stop = Path(spec.data_dir, f"{spec.shard}.stop")
+    if stop.exists():
+        stop.unlink()
+        os.kill(os.getpid(), signal.SIGSTOP)
     path = Path(spec.data_dir, f"{spec.shard}.epoch")
     epoch = int(path.read_text()) + 1 if path.exists() else 1
     path.write_text(str(epoch))

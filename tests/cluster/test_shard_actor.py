@@ -130,6 +130,26 @@ async def test_an_actor_that_hangs_or_is_stopped_is_killed_and_comes_back(
     line.link.close()
 
 
+async def test_successors_that_are_stopped_at_their_start_are_killed_and_others_come(
+    cluster: cluster_ray.Cluster,
+) -> None:
+    lines = {shard: Line(spec) for shard, spec in cluster.specs.items()}
+    epochs = {shard: await soon(line.ups.get()) for shard, line in lines.items()}
+    async with watched(cluster, silence_max_ms=5_000, start_max_ms=5_000) as events:
+        for spec in cluster.specs.values():
+            Path(spec.data_dir, f"{spec.shard}.stop").touch()
+        for pid in [await process_of(cluster, shard) for shard in cluster.specs]:
+            os.kill(pid, signal.SIGKILL)
+        told: set[str] = set()
+        while len(told) < len(lines):
+            event = await soon(events.get())
+            told |= {event.shard} if event.what == "silent" else set()
+        for shard, line in lines.items():
+            await soon(line.downs.get())
+            assert await soon(line.ups.get()) > epochs[shard]
+            line.link.close()
+
+
 async def test_a_broken_store_ends_the_process_and_the_shard_is_opened_anew(
     cluster: cluster_ray.Cluster,
 ) -> None:
