@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from toque.runtime.entropy import SeededEntropy
 from toque.runtime.errors import Overloaded, SystemFault
 from toque.runtime.host import Host, tables_of
 from toque.runtime.ids import EntityRef, Placement
+from toque.runtime.limits import REPORT_RETRY_MS
 from toque.runtime.link_local import LocalLinks
 from toque.runtime.rpc import Router, ShardServer
 from toque.runtime.simloop import LoopClock, VirtualTimeLoop
@@ -182,8 +184,13 @@ class Rig:
         answer = self.call("grant_many", "acc/u1/0", self.epoch, [grant], kind="EngineShard")
 
         def taken(done: asyncio.Future[Any]) -> None:
-            if done.exception() is None:
+            error = done.exception()
+            if error is None:
                 self.grants.append((grant.turn, done.result()[0]))
+            elif isinstance(error, Overloaded):  # a SousChef says it again
+                self.loop.call_later(
+                    REPORT_RETRY_MS / 1_000, partial(self.grant, report, **changes)
+                )
 
         answer.add_done_callback(taken)
         return answer

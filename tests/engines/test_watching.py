@@ -394,6 +394,21 @@ async def test_numbers_go_on_over_a_restart_of_the_instance(tmp_path: Path) -> N
         assert kinds == [event.type for event in first]
 
 
+async def test_who_follows_an_entity_hears_of_its_next_run(tmp_path: Path) -> None:
+    @workflow(name="twice")
+    async def twice(event: Event, step: Step) -> Any:
+        await step.sleep("nap", 5)
+        return event.payload if event.payload else step.continue_as_new(1)
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(twice, 0)
+        seen: list[InstanceEvent] = []
+        await followed(rig, seen)
+        assert [event.no for event in seen] == sorted({event.no for event in seen})
+        assert [event.type for event in seen].count("workflow_started") == 2
+        assert seen[-1].type == "workflow_completed"
+
+
 # --- why it waits --------------------------------------------------------------------------------
 
 
