@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ..actors.worker import WorkerSpec, named
-from ..runtime.clock import SystemClock
+from ..runtime.clock import Clock, SystemClock
 from ..runtime.codec import pack, unpack
 from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import WireError, to_wire
@@ -50,7 +50,7 @@ async def serve(spec: WorkerSpec) -> None:
         error = to_wire(failed)
     gone = loop.create_future()
     links = SocketLinks(lambda _: spec.address, spec.token, loop, SystemEntropy())
-    worker = Worker(loop, host)
+    worker = Worker(loop, host, SystemClock())
 
     def up(epoch: int) -> None:
         worker.out.put(say.Ready(say.VERSION, os.getpid(), error))
@@ -84,13 +84,16 @@ class Worker:
     Args:
         loop: the event loop.
         host: runs them.
+        clock: of this process; pings tell how far it is from the shard's.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, host: InProcessCodeHost) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, host: InProcessCodeHost, clock: Clock
+    ) -> None:
         self.out = Outgoing(loop, lambda frame: self.send(frame))
         self.send: Callable[[bytes], None] = _unheard
         self._host = host
-        self._clock = SystemClock()
+        self._clock = clock
         self._ahead_ms = 0
         self._hosted: dict[int, _Hosted] = {}
         self._handlers: dict[type, Any] = {

@@ -60,6 +60,10 @@ class Rig:
         deaf: reports are lost.
     """
 
+    make_code: Callable[[Rig], InProcessCodeHost] = staticmethod(
+        lambda rig: InProcessCodeHost(rig.loop, rig.definitions.values(), inline=True)
+    )
+
     def __init__(self, folder: Path, faults: EngineFaults | None = None) -> None:
         self.folder = folder
         self.faults = faults or EngineFaults()
@@ -105,7 +109,7 @@ class Rig:
             commit_delay=lambda: COMMIT_S,
             name="d0",
         )
-        self.code = InProcessCodeHost(loop, self.definitions.values(), inline=True)
+        self.code = self.make_code(self)
         blobs = BlobStore(self.folder / "blobs")
         blobs.sweep(row[0] for row in self.store.query_now(STREAM_NAMES))
         self.collector = BlobCollector(

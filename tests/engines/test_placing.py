@@ -25,6 +25,7 @@ from toque.engines.run_port import Plan, Run, RunHooks, Turn, Who
 from toque.engines.worker import Worker
 from toque.engines.workflow import definition_of, workflow
 from toque.runtime import notes
+from toque.runtime.clock import SystemClock
 from toque.runtime.codec import pack, unpack
 from toque.runtime.errors import InvalidArgument, WorkflowLoadError
 from toque.runtime.notes import LOOP, Blame, Notes, read_notes
@@ -237,7 +238,7 @@ class Pair:
         self.lost: list[Exception] = []
         self.is_dedicated = True
         host = InProcessCodeHost(loop, [definition], inline=True)
-        self.worker = Worker(loop, host)
+        self.worker = Worker(loop, host, SystemClock())
         self.worker.send = self.heard
         self.payloads = {seq: b"%d" % seq for seq in range(1, 100)}
         hooks = RunHooks(
