@@ -109,6 +109,10 @@ def dev(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8787,
     limit: Annotated[int | None, typer.Option(min=1, help="Running instances at most.")] = None,
     shards: Annotated[int | None, typer.Option(min=1, max=256, help="Data shards.")] = None,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option(help="Payload codec, 'module:attribute'; again for older ones, to read."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Serve the workflows of a file on this machine."""
@@ -118,7 +122,9 @@ def dev(
     else:
         start, runs_on = import_module(".wiring_ray", __package__).start_ray, "Ray"
     dev_module = import_module(".cli_dev", __package__)
-    options = dev_module.DevOptions(start, runs_on, path, data, port, limit, shards, as_json)
+    options = dev_module.DevOptions(
+        start, runs_on, path, data, port, limit, shards, as_json, tuple(codec or ())
+    )
     raise typer.Exit(dev_module.run_dev(options))
 
 

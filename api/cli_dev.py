@@ -43,6 +43,7 @@ class DevOptions(NamedTuple):
     Attributes:
         start: `wiring.start_embedded` or `wiring_ray.start_ray`.
         runs_on: how that is called to people.
+        codecs: names of the payload codecs; the first one writes.
     """
 
     start: Start
@@ -53,6 +54,7 @@ class DevOptions(NamedTuple):
     running_max: int | None
     data_shards: int | None
     as_json: bool
+    codecs: tuple[str, ...] = ()
 
 
 def run_dev(options: DevOptions) -> int:
@@ -112,6 +114,7 @@ async def _serve(options: DevOptions, listen: Callable[[], None]) -> None:
         app_path=options.path,
         running_max=options.running_max,
         data_shards=options.data_shards,
+        codecs={ACCOUNT_DEFAULT: list(options.codecs)} if options.codecs else None,
     )
     async with starting as runtime:
         listen()  # again: Ray has put its own handlers in place

@@ -32,11 +32,13 @@ from ..runtime.errors import InvalidArgument
 from ..runtime.host import Host, HostFaults, tables_of
 from ..runtime.ids import EntityRef, Placement
 from ..runtime.link_local import LocalLinks
+from ..runtime.payload_codec import NO_CODECS, Codecs
 from ..runtime.rpc import LinkFactory, Router, Session, ShardServer
 from ..runtime.shard_info import ShardInfo
 from ..runtime.store_sqlite import SqliteStore
 from ..souschef.env import SousChefEnv
 from ..souschef.souschef import SousChef
+from .codecs import settle_codecs
 
 CONTROL_CLASSES: dict[str, type[DurableObject]] = {
     cls.KIND: cls for cls in (Account, Gatekeeper, SousChef, ShardInfo)
@@ -71,6 +73,7 @@ class ShardSettings:
         memory_bytes: how much memory the process has; see `Host`.
         retention: how long instances are kept after success, and after another end, in ms, if
             their create does not say.
+        codecs: what payloads go through on their way to disk.
         faults: deliberate faults.
     """
 
@@ -84,6 +87,7 @@ class ShardSettings:
     store: type[SqliteStore] = SqliteStore
     memory_bytes: Callable[[], int] | None = None
     retention: tuple[int, int] = (limits.RETENTION_DEFAULT_MS, limits.RETENTION_DEFAULT_MS)
+    codecs: Codecs = NO_CODECS
     faults: Faults = field(default_factory=Faults)
 
 
@@ -106,6 +110,11 @@ class OpenShard:
         self.server = ShardServer(host, host.loop)
         self._reporter = reporter
         self._code_host = code_host
+
+    @property
+    def holds_instances(self) -> bool:
+        """Whether it is a data shard."""
+        return self._reporter is not None
 
     @property
     def epoch(self) -> int:
@@ -210,6 +219,21 @@ def open_shard(
     return opened
 
 
+async def settled(opened: OpenShard, settings: ShardSettings) -> OpenShard:
+    """The shard just opened, if its payloads can be read; else it is closed, untouched.
+
+    Raises:
+        CodecMissing, CodecWrong
+    """
+    try:
+        if opened.holds_instances:
+            settle_codecs(opened.store, settings.codecs)
+    except Exception:
+        await opened.close()
+        raise
+    return opened
+
+
 def _blobs(store: SqliteStore, folder: Path, loop: asyncio.AbstractEventLoop) -> BlobCollector:
     """The shard's streams; what no row names is removed."""
     blobs = BlobStore(folder)
@@ -253,6 +277,7 @@ def _envs(
             faults=settings.faults.engine,
             blobs=blobs,
             retention=settings.retention,
+            codecs=settings.codecs,
         )
         envs[Engine.KIND] = envs[EngineShard.KIND] = env
     return envs

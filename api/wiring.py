@@ -15,7 +15,7 @@ import contextlib
 import inspect
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,11 +41,13 @@ from ..runtime.ids import EntityRef
 from ..runtime.link_local import LocalLinks
 from ..runtime.memory import resident_bytes
 from ..runtime.notes import Notes, notes_path, read_notes
+from ..runtime.payload_codec import Codecs
 from ..runtime.rpc import Router
 from .client import Client
 from .client_embedded import EmbeddedBackend
+from .codecs import Given, codecs_of
 from .service import ControlPlane
-from .shards import OpenShard, ShardSettings, open_shard
+from .shards import OpenShard, ShardSettings, open_shard, settled
 
 DEFAULT_ACCOUNT = "default"
 
@@ -181,6 +183,7 @@ async def embedded(
     running_max: int | None = None,
     data_shards: int | None = None,
     control_shards: int | None = None,
+    codecs: Mapping[str, Given] | None = None,
 ) -> AsyncIterator[Runtime]:
     """The whole system in this process, without Ray: for tests, notebooks and small apps.
 
@@ -190,12 +193,16 @@ async def embedded(
         account: the account that the workflows are registered with.
         running_max: how many instances may run at once (default 50,000, or as set before).
         data_shards, control_shards: for a new directory; 1 each if not given.
+        codecs: for each account the codec of its payloads at rest, or several of which the first
+            one writes; objects (see `runtime.payload_codec`) or names of them.
 
     Raises:
         DataDirInUse, DataDirFormat: see `DataDir.open`.
+        CodecMissing, CodecWrong: the directory has payloads that the codecs can't read.
     """
     app = App.from_objects(workflows)
-    async with _embedded(path, app, account, running_max, data_shards, control_shards) as runtime:
+    shards = data_shards, control_shards
+    async with _embedded(path, app, account, running_max, shards, codecs_of(codecs)) as runtime:
         yield runtime
 
 
@@ -208,10 +215,12 @@ async def start_embedded(
     running_max: int | None = None,
     data_shards: int | None = None,
     control_shards: int | None = None,
+    codecs: Mapping[str, Given] | None = None,
 ) -> AsyncIterator[Runtime]:
     """As `embedded`, with the workflows of a file."""
     app = App.from_file(app_path)
-    async with _embedded(path, app, account, running_max, data_shards, control_shards) as runtime:
+    shards = data_shards, control_shards
+    async with _embedded(path, app, account, running_max, shards, codecs_of(codecs)) as runtime:
         yield runtime
 
 
@@ -221,21 +230,21 @@ async def _embedded(
     app: App,
     account: str,
     running_max: int | None,
-    data_shards: int | None,
-    control_shards: int | None,
+    shards: tuple[int | None, int | None],
+    codecs: Codecs,
 ) -> AsyncIterator[Runtime]:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     async with contextlib.AsyncExitStack() as stack:
         directory = DataDir.open(
             Path(path),
-            data_shards=data_shards,
-            control_shards=control_shards,
+            data_shards=shards[0],
+            control_shards=shards[1],
             created_ms=clock.now_ms(),
         )
         stack.callback(directory.close)
         settings = ShardSettings(
-            directory.placement, objects=app.objects, memory_bytes=resident_bytes
+            directory.placement, objects=app.objects, memory_bytes=resident_bytes, codecs=codecs
         )
         run_dir = runtime_directory(f"e-{directory_id(str(directory.path))}")
         stack.callback(shutil.rmtree, run_dir, ignore_errors=True)
@@ -252,15 +261,18 @@ async def _embedded(
                 launcher=ChildLauncher(),
                 loop=loop,
             )
-            one = open_shard(
-                shard,
-                directory.store_path(shard),
+            one = await settled(
+                open_shard(
+                    shard,
+                    directory.store_path(shard),
+                    settings,
+                    loop=loop,
+                    clock=clock,
+                    entropy=SystemEntropy(),
+                    links=links,
+                    code_host=code_host,
+                ),
                 settings,
-                loop=loop,
-                clock=clock,
-                entropy=SystemEntropy(),
-                links=links,
-                code_host=code_host,
             )
             links.register(shard, one.server)
             opened.append(one)

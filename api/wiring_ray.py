@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 from ..actors.cluster_ray import start_local
@@ -27,7 +27,8 @@ from ..runtime.entropy import SystemEntropy
 from ..runtime.link_socket import SocketLinks
 from ..runtime.memory import resident_bytes
 from ..runtime.rpc import Router
-from .shards import OpenShard, ShardSettings, open_shard
+from .codecs import Given, codecs_of, names_of
+from .shards import OpenShard, ShardSettings, open_shard, settled
 from .wiring import DEFAULT_ACCOUNT, App, Runtime, place_code
 
 
@@ -55,6 +56,7 @@ async def start_ray(
     num_cpus: int | None = None,
     resources: dict[str, float] | None = None,
     on_event: Callable[[Event], None] | None = None,
+    codecs: Mapping[str, Given] | None = None,
 ) -> AsyncIterator[RayRuntime]:
     """A local Ray cluster with one supervised actor per shard.
 
@@ -65,6 +67,7 @@ async def start_ray(
         num_cpus: CPUs that Ray may use for steps with resources of their own.
         resources: custom resources that this machine has, for such steps.
         on_event: told of each `Event` of the supervisor.
+        codecs: as for `embedded`, by names only.
 
     Raises:
         WorkflowLoadError, DataDirInUse, DataDirFormat, ClusterStartFailed
@@ -84,7 +87,11 @@ async def start_ray(
             directory.path,
             placement=directory.placement,
             factory="toque.api.wiring_ray:build_shard",
-            settings={"app": os.path.realpath(app_path), "trusted": account},
+            settings={
+                "app": os.path.realpath(app_path),
+                "trusted": account,
+                "codecs": names_of(codecs),
+            },
             num_cpus=num_cpus,
             resources=resources,
         )
@@ -124,13 +131,20 @@ async def build_shard(spec: ShardSpec) -> OpenShard:
         resources=RayResources(None, TaskLost),
         owns_loop=True,
     )
-    return open_shard(
+    settings = ShardSettings(
+        spec.placement,
+        objects=app.objects,
+        memory_bytes=resident_bytes,
+        codecs=codecs_of(spec.settings.get("codecs")),
+    )
+    opened = open_shard(
         spec.shard,
         store_path(Path(spec.data_dir), spec.shard),
-        ShardSettings(spec.placement, objects=app.objects, memory_bytes=resident_bytes),
+        settings,
         loop=loop,
         clock=SystemClock(),
         entropy=entropy,
         links=SocketLinks(spec.socket_address, spec.token, loop, entropy),
         code_host=code_host,
     )
+    return await settled(opened, settings)

@@ -13,6 +13,7 @@ from typing import Any
 from ..runtime.blobs import BlobCollector
 from ..runtime.ids import EntityRef
 from ..runtime.limits import RETENTION_DEFAULT_MS
+from ..runtime.payload_codec import NO_CODECS, Codecs
 from ..runtime.store import Store
 from .code_host import CodeHost
 from .reporter import Reporter
@@ -44,6 +45,7 @@ class EngineEnv:
         local: gives the live entity of this shard, activating it if need be (`host.local`).
         faults: see `EngineFaults`.
         blobs: the shard's streams.
+        codecs: what payloads go through on their way to disk.
         retention: how long instances are kept after success, and after another end, in ms.
     """
 
@@ -55,4 +57,5 @@ class EngineEnv:
     local: Callable[[EntityRef], Any]
     faults: EngineFaults = EngineFaults()
     blobs: BlobCollector | None = None
+    codecs: Codecs = NO_CODECS
     retention: tuple[int, int] = (RETENTION_DEFAULT_MS, RETENTION_DEFAULT_MS)

@@ -68,6 +68,7 @@ BLOBS = Table(
 )
 STREAM_NAMES = Query("names of all streams", "SELECT DISTINCT sha256 FROM blobs")
 STREAM_NAMED = Query("whether a stream is named", "SELECT 1 FROM blobs WHERE sha256 = ? LIMIT 1")
+CODECS = Table("codecs", (("account", "TEXT"), ("codec", "TEXT"), ("sample", "BLOB")), 2)
 TOMBSTONES = Table("tombstones", (("entity", "TEXT"), ("blob", "BLOB")), 1)
 REQUESTS = Table(
     "requests",

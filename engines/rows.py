@@ -22,6 +22,7 @@ from ..runtime.limits import (
     STATUS_NOTES_INLINE_MAX,
     WIPE_ROWS_MAX,
 )
+from ..runtime.payload_codec import NO_CODECS, Codecs
 from ..runtime.store import Store
 from ..runtime.tables import Key, Row, Table
 from .journal import (
@@ -42,6 +43,9 @@ from .journal import (
 from .status import HOLDS_SLOT
 from .watch import EventLog, entries_of, entry_of, last_number, number, take_numbers
 
+_SEALED = frozenset(table.name for table in (INSTANCES, STEPS, PAYLOADS, EVENTS))
+"""Tables whose last column goes through the account's codec."""
+
 
 class InstanceRows:
     """See the module's description.
@@ -50,6 +54,7 @@ class InstanceRows:
         ctx: the Engine's context.
         store: the shard's store.
         blobs: the shard's streams.
+        codecs: what payloads go through on their way to the rows.
     """
 
     __slots__ = (
@@ -61,18 +66,26 @@ class InstanceRows:
         "_key",
         "_released",
         "_request_ids",
+        "_seal",
         "_store",
         "_workflow_uuid",
         "log",
     )
 
-    def __init__(self, ctx: Context, store: Store, blobs: BlobCollector | None = None) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        store: Store,
+        blobs: BlobCollector | None = None,
+        codecs: Codecs = NO_CODECS,
+    ) -> None:
         self._blobs = blobs
         self._released: list[str] = []
         self._ctx = ctx
         self._store = store
         self._gathered: dict[tuple[str, Key], tuple[Table, Row | None]] = {}
         self._key = ctx.ref.key
+        self._seal = codecs.seal(split_engine_key(self._key)[0])
         self._workflow_uuid = split_engine_key(self._key)[1]
         self._request_ids: deque[str] | None = None
         self._event_no = 0
@@ -114,6 +127,8 @@ class InstanceRows:
         self.log = None
 
     def _put(self, table: Table, row: Row) -> None:
+        if table.name in _SEALED:
+            row = (*row[:-1], self._seal.close(row[-1]))
         self._gathered[table.name, row[: table.key_size]] = table, row
 
     def _delete(self, table: Table, key: Key) -> None:
@@ -121,7 +136,12 @@ class InstanceRows:
 
     def _get(self, table: Table, key: Key) -> Row | None:
         gathered = self._gathered.get((table.name, key))
-        return self._ctx.get(table, key) if gathered is None else gathered[1]
+        return self._opened(table, self._ctx.get(table, key) if gathered is None else gathered[1])
+
+    def _opened(self, table: Table, row: Row | None) -> Row | None:
+        if row is None or table.name not in _SEALED:
+            return row
+        return (*row[:-1], self._seal.open(row[-1]))
 
     def load(self) -> Instance | None:
         """The instance, if there is one."""
@@ -323,10 +343,11 @@ class InstanceRows:
             self._delete(REQUESTS, (self._key, self._request_ids.popleft()))
 
     def _all(self, table: Table) -> list[Any]:
-        rows: list[Row] = []
+        rows: list[Any] = []
+        is_sealed = table.name in _SEALED
         page = self._ctx.scan(table, (self._key,), limit=SCAN_ROWS_MAX)
         while page:
-            rows += page
+            rows += [self._opened(table, row) for row in page] if is_sealed else page
             if len(page) < SCAN_ROWS_MAX:
                 break
             after = table.key_of(page[-1])

@@ -16,6 +16,7 @@ from ..runtime.limits import COUNT_ROWS_MAX, LIST_PAGE_ROWS_MAX
 from ..runtime.tables import Query, Table
 from .engine import Engine
 from .env import EngineEnv
+from .journal import CODECS
 from .ports import ENGINE_KIND, ENGINE_SHARD_KIND, Grant
 from .status import STATUSES
 from .views import IndexRow, PageRequest
@@ -35,7 +36,7 @@ class EngineShard(DurableObject):
     """See the module's description."""
 
     KIND = ENGINE_SHARD_KIND
-    TABLES: ClassVar[tuple[Table, ...]] = (SEEN_SOUSCHEFS,)
+    TABLES: ClassVar[tuple[Table, ...]] = (SEEN_SOUSCHEFS, CODECS)
 
     env: EngineEnv
 
