@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engines.play import Play
-from tests.engines.rig import on_virtual_time, rigged
+from tests.engines.rig import insist, on_virtual_time, rigged
 from toque.engines import replay
 from toque.engines.config import StepConfig
 from toque.engines.failures import (
@@ -533,3 +533,52 @@ def test_a_deadline_moves_with_a_pause() -> None:
     it.look()
     assert it.execution.outcome is None
     assert it.replay().execution.next_due_ms() == it.now_ms + 10_000
+
+
+# --- over crashes -------------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.parametrize("outcome", ["lost", "kept"])
+async def test_delays_deadlines_and_details_over_a_crash_at_every_commit(
+    tmp_path: Path, outcome: Any
+) -> None:
+    @workflow
+    async def flow(event: WorkflowEvent[Any], step: WorkflowStep) -> Any:
+        def busy(ctx: StepContext) -> int:
+            if ctx.attempt == 1:
+                raise StepFailed("busy", {"retry_after": 3})
+            return 7
+
+        def told(ctx: StepContext, error: Any) -> Any:
+            return error.data["retry_after"] if isinstance(error, StepFailed) else 1
+
+        async def slow() -> None:
+            await asyncio.sleep(3_600)
+
+        def refuses() -> None:
+            raise NonRetryableError("no", "Refused", {"by": "Kim"})
+
+        settings = {"retries": {"limit": 9, "delay": told, "backoff": "constant"}}
+        found: list[Any] = [await step.do("busy", busy, settings)]
+        try:
+            await step.do("slow", slow, {"deadline": 20, "timeout": "1 h"})
+        except TimeoutError as error:
+            found.append(type(error).__name__)
+        try:
+            await step.do("refuses", refuses, {"sensitive": "output"})
+        except NonRetryableError as error:
+            found.append(error.data)
+        return found
+
+    for crash_at in range(1, 40):
+        folder = tmp_path / str(crash_at)
+        folder.mkdir()
+        async with rigged(folder) as rig:
+            rig.crash_at = crash_at, outcome
+            await insist(rig, lambda: rig.create_call(flow))
+            view = await rig.ended()
+            assert view.error is None, view.error
+            assert decode_json(view.output or b"") == [7, "StepDeadline", {"by": "Kim"}]
+            if rig.commits < crash_at:
+                return
