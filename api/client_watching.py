@@ -1,4 +1,7 @@
-"""What the SDK shows of an instance that is watched: its events, and why it waits."""
+"""What the SDK shows of an instance that is watched: its events, and why it waits.
+
+Plain data, decoded from the server's JSON; fields that a newer server adds are ignored.
+"""
 
 from __future__ import annotations
 

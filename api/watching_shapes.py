@@ -1,4 +1,7 @@
-"""The JSON of what is watched: events, and why an instance waits."""
+"""The JSON of what is watched: events, and why an instance waits.
+
+Pure: views of the engine in, shapes out, as in `shapes`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How much memory this process has, for whoever must leave some to others."""
+"""How much memory this process has, for whoever must leave some to others.
+
+Reads /proc; where there is none it says 0, and nobody makes room.
+"""
 
 from __future__ import annotations
 

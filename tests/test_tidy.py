@@ -44,7 +44,7 @@ VIRTUAL_TIME = ("tests/simulation/", "tests/engines/")
 ENTRY_MODULES = {"api/cli.py"}
 """Modules that nothing imports because they are started by name; pyproject names them."""
 
-FOR_USERS_TESTS = {"runtime/simloop.py", "runtime/simnet.py"}
+FOR_USERS_TESTS = {"engines/tracing_otel.py", "runtime/simloop.py", "runtime/simnet.py"}
 """Modules whose users are tests only."""
 
 
