@@ -45,7 +45,7 @@ ENTRY_MODULES = {"api/cli.py"}
 """Modules that nothing imports because they are started by name; pyproject names them."""
 
 FOR_USERS_TESTS = {"engines/tracing_otel.py", "runtime/simloop.py", "runtime/simnet.py"}
-"""Modules whose users are tests only."""
+"""Modules whose users are tests, or users of toque, only."""
 
 
 # --- reading ---
