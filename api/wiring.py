@@ -247,6 +247,7 @@ async def _embedded(
             directory.placement, objects=app.objects, memory_bytes=resident_bytes, codecs=codecs
         )
         run_dir = runtime_directory(f"e-{directory_id(str(directory.path))}")
+        stack.callback(_remove_if_empty, run_dir)
         stack.callback(shutil.rmtree, run_dir, ignore_errors=True)
         links = LocalLinks(loop)
         opened: list[OpenShard] = []
@@ -280,6 +281,11 @@ async def _embedded(
         stack.push_async_callback(runtime.close)
         await runtime.deploy(account, running_max)
         yield runtime
+
+
+def _remove_if_empty(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 async def _close_all(opened: list[OpenShard]) -> None:
