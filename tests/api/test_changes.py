@@ -210,6 +210,8 @@ async def operate(client: Any) -> None:
     ended = await trip.wait(30)
     assert (ended.status, ended.error.name) == ("errored", "ValueError")
     assert ended.rollback.outcome == "complete"
+    steps = [(step.type, step.name) for step in (await trip.status()).steps]
+    assert steps == [("step", "book-1"), ("waitForEvent", "go-1"), ("step", "rollback book-1")]
     run_id = ended.run_id
     await trip.restart(from_step={"name": "go", "type": "waitForEvent"})
     ended = await trip.wait(30)  # its event is back
