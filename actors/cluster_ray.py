@@ -32,7 +32,7 @@ from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import AuthorError, CallerError, ClusterStartFailed, from_wire
 from ..runtime.ids import Placement
 from . import topology
-from .keeper import Process
+from .keeper import Process, is_alive
 from .local_run import LocalRun
 from .shard_ray import actor_class
 from .topology import ShardSpec
@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 _OBJECT_STORE_BYTES = 80 * limits.MIB  # nothing of toque's goes through it but resource steps
 _POLL_S = 0.05
+_ASK_S = 5.0  # then it is looked whether Ray is still there
 _RAY_SENTENCE_CHARS_MAX = 300
 
 
@@ -99,7 +100,7 @@ def _silence() -> None:
     last = [""]
 
     def to_log(data: dict[str, Any], ignore_prefix: bool = False) -> None:
-        for line in data.get("lines", ()):
+        for line in data.get("lines", ()) if data.get("pid") != "autoscaler" else ():
             if (told := told_by_ray(line)) != last[0]:
                 last[0] = told
                 log.info("ray: %s", told)
@@ -160,7 +161,9 @@ class Cluster:
 
     async def blocking(self, work: Callable[..., T], *args: Any) -> T:
         """Run a blocking Ray call in the thread that all of them share."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, _without_exit, work, *args
+        )
 
     def _up(self) -> None:
         if self.run is not None:
@@ -212,9 +215,11 @@ class Cluster:
         seen = "its actor does not answer"
         while (left := until - loop.time()) > 0:
             try:
-                health = await self.ask(shard, "health", left)
+                health = await self.ask(shard, "health", min(left, _ASK_S))
             except TimeoutError:
-                break
+                if not all(map(is_alive, self.roots)):
+                    break
+                continue
             except ActorDiedError as error:
                 raise ClusterStartFailed(
                     f"shard {shard} did not start: {error}", {"shard": shard}
@@ -276,6 +281,14 @@ class Cluster:
         finally:
             if self.run is not None:
                 self.run.close()
+
+
+def _without_exit(work: Callable[..., T], *args: Any) -> T:
+    """Ray calls `sys.exit` where it can't go on; that must not end who asked."""
+    try:
+        return work(*args)
+    except SystemExit as error:
+        raise ClusterStartFailed(f"Ray gave up: {error}") from error
 
 
 def _new_thread() -> ThreadPoolExecutor:

@@ -33,14 +33,13 @@ from ray.util import get_node_ip_address
 from ..runtime import limits
 from ..runtime.entropy import Entropy, SystemEntropy
 from ..runtime.errors import (
-    AuthorError,
-    CallerError,
     InvalidArgument,
     ShardUnavailable,
     WireError,
     to_wire,
 )
 from ..runtime.link_socket import LinkServer, Session, SocketLinks
+from ..runtime.opening import keep_opening
 from .claims import Claim, write_claim
 from .keeper import identify, is_alive
 from .prints import Printed
@@ -127,19 +126,7 @@ class ShardActor:
         self._beating = self._loop.call_later(limits.TICK_PERIOD_MS / 1000, self._beat)
 
     async def _open(self) -> None:
-        backoff_ms = limits.SHARD_REOPEN_MIN_MS
-        while True:
-            try:
-                await self._open_once()
-                return
-            except (CallerError, AuthorError) as error:
-                self._failed(error)
-                self.final = True
-                return
-            except (Exception, SystemExit) as error:  # a user's file may call sys.exit
-                self._failed(error)
-            await asyncio.sleep(backoff_ms / 1000)
-            backoff_ms = min(backoff_ms * 2, limits.SHARD_REOPEN_MAX_MS)
+        await keep_opening(self._open_once, self._failed)
 
     async def _open_once(self) -> None:
         spec = self.spec
@@ -160,11 +147,11 @@ class ShardActor:
         self.epoch, self.error, self.state = handle.epoch, None, "open"
         log.info("shard %s is open, epoch %d", spec.shard, handle.epoch)
 
-    def _failed(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException, final: bool) -> None:
         log.error("shard %s did not open", self.spec.shard, exc_info=error)
         code, message, data = to_wire(error)
         self.error = (code, message, {**data, "shard": self.spec.shard})
-        self.state = "failed"
+        self.state, self.final = "failed", final
 
     async def _close(self) -> None:
         self.state = "draining"

@@ -156,6 +156,8 @@ def process_environment(auth_token_path: str | None = None) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_raylet_start_wait_time_s": "60",
+        # Else Ray ends this process when its GCS is gone for a minute; the supervisor rebuilds it.
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000",
     }
     if auth_token_path is not None:
         variables["RAY_AUTH_TOKEN_PATH"] = auth_token_path

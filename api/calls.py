@@ -2,8 +2,9 @@
 
 A lost reply, a shard that moves or a store that reopens is weather: the same call is made again,
 with the same request id in its arguments, so it takes effect once and the second call gets the
-first answer. At the deadline the caller learns what is known: `OutcomeUnknown` if a changing call
-may have taken effect, otherwise the last error.
+first answer. A shard that is known to be broken is waited for only shortly. At the deadline the
+caller learns what is known: `OutcomeUnknown` if a changing call may have taken effect, otherwise
+the last error.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Caller:
         decode = _decoder_for(cast(Any, expected))
         tries = 0
         maybe_done = False
+        patience = 0.0
         while True:
             left_ms = int((deadline - loop.time()) * 1000)
             try:
@@ -101,6 +103,9 @@ class Caller:
                 )
             except _WEATHER as error:
                 maybe_done = maybe_done or not error.retryable
+                if "broken" in error.data:  # who answers knows that it will take longer
+                    patience = patience or loop.time() + limits.REQUEST_BROKEN_MAX_MS / 1000
+                    deadline = min(deadline, patience)
                 pause = self._pause(tries)
                 if loop.time() + pause >= deadline:
                     raise self._verdict(error, ref, method, changes and maybe_done) from error

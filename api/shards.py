@@ -157,8 +157,7 @@ class OpenShard:
         """Stop, end user code, commit what is pending and close the file."""
         self.stop()
         await self._code_host.aclose()
-        if self.store.broken is None:
-            await self.store.close()
+        await self.store.close()
 
 
 def open_shard(

@@ -15,7 +15,8 @@ import contextlib
 import inspect
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +33,7 @@ from ..engines.workflow import ACTOR, WorkflowDefinition, definition_of, definit
 from ..gatekeeper.messages import ACCOUNT_KIND
 from ..runtime import limits
 from ..runtime.clock import SystemClock
-from ..runtime.datadir import DataDir
+from ..runtime.datadir import DataDir, check_store
 from ..runtime.entity import DurableObject
 from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import WorkflowLoadError
@@ -41,11 +42,13 @@ from ..runtime.ids import EntityRef
 from ..runtime.link_local import LocalLinks
 from ..runtime.memory import resident_bytes
 from ..runtime.notes import Notes, notes_path, read_notes
+from ..runtime.opening import check_room
 from ..runtime.payload_codec import Codecs
 from ..runtime.rpc import Router
 from .client import Client
 from .client_embedded import EmbeddedBackend
 from .codecs import Given, codecs_of
+from .embedded_shard import EmbeddedShard
 from .service import ControlPlane
 from .shards import OpenShard, ShardSettings, open_shard, settled
 
@@ -250,33 +253,16 @@ async def _embedded(
         stack.callback(_remove_if_empty, run_dir)
         stack.callback(shutil.rmtree, run_dir, ignore_errors=True)
         links = LocalLinks(loop)
-        opened: list[OpenShard] = []
+        opened: list[EmbeddedShard] = []
         stack.push_async_callback(_close_all, opened)
         for shard in directory.placement.names():
-            code_host = place_code(
-                app,
-                shard,
-                directory.path,
-                run_dir=run_dir,
-                trusted=account,
-                launcher=ChildLauncher(),
-                loop=loop,
+            open_once = partial(
+                _open_embedded, shard, app, directory, settings, links, run_dir, account
             )
-            one = await settled(
-                open_shard(
-                    shard,
-                    directory.store_path(shard),
-                    settings,
-                    loop=loop,
-                    clock=clock,
-                    entropy=SystemEntropy(),
-                    links=links,
-                    code_host=code_host,
-                ),
-                settings,
-            )
-            links.register(shard, one.server)
+            one = EmbeddedShard(shard, links, open_once, loop)
+            await one.open()
             opened.append(one)
+        directory.note_stores_made()
         runtime = Runtime(Router(directory.placement, links, loop), app)
         stack.push_async_callback(runtime.close)
         await runtime.deploy(account, running_max)
@@ -288,10 +274,51 @@ def _remove_if_empty(folder: str) -> None:
         os.rmdir(folder)
 
 
-async def _close_all(opened: list[OpenShard]) -> None:
-    for shard in opened:
+async def _open_embedded(
+    shard: str,
+    app: App,
+    directory: DataDir,
+    settings: ShardSettings,
+    links: LocalLinks,
+    run_dir: str,
+    account: str,
+    on_broken: Callable[[BaseException], None],
+) -> OpenShard:
+    loop = asyncio.get_running_loop()
+    path = directory.store_path(shard)
+    check_store(directory.path, shard)
+    check_room(path)
+    code_host = place_code(
+        app,
+        shard,
+        directory.path,
+        run_dir=run_dir,
+        trusted=account,
+        launcher=ChildLauncher(),
+        loop=loop,
+    )
+    try:
+        opened = open_shard(
+            shard,
+            path,
+            settings,
+            loop=loop,
+            clock=SystemClock(),
+            entropy=SystemEntropy(),
+            links=links,
+            code_host=code_host,
+            on_broken=on_broken,
+        )
+        return await settled(opened, settings)
+    except BaseException:
+        await code_host.aclose()
+        raise
+
+
+async def _close_all(shards: list[EmbeddedShard]) -> None:
+    for shard in shards:
         shard.stop()
-    for shard in opened:
+    for shard in shards:
         await shard.close()
 
 

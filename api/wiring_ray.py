@@ -22,10 +22,11 @@ from ..actors.topology import ShardSpec
 from ..engines.resource_body import TaskLost
 from ..runtime import limits
 from ..runtime.clock import SystemClock
-from ..runtime.datadir import DataDir, store_path
+from ..runtime.datadir import DataDir, check_store, store_path
 from ..runtime.entropy import SystemEntropy
 from ..runtime.link_socket import SocketLinks
 from ..runtime.memory import resident_bytes
+from ..runtime.opening import check_room
 from ..runtime.rpc import Router
 from .codecs import Given, codecs_of, names_of
 from .shards import OpenShard, ShardSettings, open_shard, settled
@@ -96,6 +97,7 @@ async def start_ray(
             resources=resources,
         )
         stack.push_async_callback(cluster.stop)
+        directory.note_stores_made()
         supervisor = Supervisor(cluster, on_event)
         supervisor.start()
         stack.push_async_callback(supervisor.close)
@@ -137,9 +139,12 @@ async def build_shard(spec: ShardSpec) -> OpenShard:
         memory_bytes=resident_bytes,
         codecs=codecs_of(spec.settings.get("codecs")),
     )
+    path = store_path(Path(spec.data_dir), spec.shard)
+    check_store(Path(spec.data_dir), spec.shard)
+    check_room(path)
     opened = open_shard(
         spec.shard,
-        store_path(Path(spec.data_dir), spec.shard),
+        path,
         settings,
         loop=loop,
         clock=SystemClock(),

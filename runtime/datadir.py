@@ -1,6 +1,6 @@
 """The data directory: where a control plane keeps its shards, for one process at a time.
 
-    DIR/toque.json            format and shard counts, written once
+    DIR/toque.json            format, shard counts, and whether the stores have been made
     DIR/lock                  locked (flock) by the process that has the directory open
     DIR/shards/NAME.sqlite    one store per shard
 
@@ -43,6 +43,8 @@ class Settings(msgspec.Struct, frozen=True):
     data_shards: int
     control_shards: int
     created_ms: int | None = None
+    stores_made: bool = False
+    """All stores were made once: one that is missing now is lost, and not to be made anew."""
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -149,6 +151,21 @@ class DataDir:
         """The file of a shard's store."""
         return store_path(self.path, shard)
 
+    def note_stores_made(self) -> None:
+        """All stores exist; from now on one that is missing is refused.
+
+        Raises:
+            DataDirFormat: it can't be noted.
+        """
+        if self.settings.stores_made:
+            return
+        settings = msgspec.structs.replace(self.settings, stores_made=True)
+        try:
+            write_atomically(self.path / SETTINGS_FILE, msgspec.json.encode(settings) + b"\n")
+        except OSError as error:
+            raise DataDirFormat(f"{self.path} can't be written to: {error.strerror}.") from error
+        self.settings = settings
+
     def close(self) -> None:
         """Let others open it."""
         if self._lock is not None:
@@ -161,6 +178,25 @@ def store_path(folder: Path, shard: str) -> Path:
     if not _SHARD_NAME.fullmatch(shard):
         raise InvalidArgument(f"{shard!r} is no name of a shard, such as 'd0' or 'c0'.")
     return folder / SHARDS_FOLDER / f"{shard}.sqlite"
+
+
+def check_store(folder: Path, shard: str) -> None:
+    """See that a store is there if the stores of the directory have been made.
+
+    Raises:
+        DataDirFormat: it is missing or empty. To make it anew would lose its instances silently.
+    """
+    settings = read_settings(folder)
+    path = store_path(folder, shard)
+    if settings is None or not settings.stores_made:
+        return
+    if not path.exists() or path.stat().st_size == 0:
+        what = "empty" if path.exists() else "missing"
+        raise DataDirFormat(
+            f"{path} is {what}, though it was made before; the instances in it are lost with it. "
+            "Put it back, or the whole directory from one backup.",
+            {"shard": shard},
+        )
 
 
 def read_settings(path: Path) -> Settings | None:

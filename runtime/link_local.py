@@ -26,10 +26,13 @@ class LocalLinks:
         self._loop = loop
         self._elsewhere = elsewhere
         self._servers: dict[str, ShardServer] = {}
+        self._links: dict[str, set[_LocalLink]] = {}
 
     def register(self, shard: str, server: ShardServer) -> None:
-        """From now on `shard` is served by `server`."""
+        """From now on `shard` is served by `server`; links to a former one change over."""
         self._servers[shard] = server
+        for link in list(self._links.get(shard, ())):
+            link.change_over(server)
 
     def open(
         self,
@@ -43,20 +46,40 @@ class LocalLinks:
             if self._elsewhere is None:
                 raise KeyError(f"no shard {shard!r} in this process")
             return self._elsewhere.open(shard, on_frame, on_up, on_down)
-        self._loop.call_soon(on_up, server.host.store.epoch)
-        return _LocalLink(self._loop, server, on_frame)
+        open_links = self._links.setdefault(shard, set())
+        link = _LocalLink(self._loop, open_links, on_frame, on_up, on_down)
+        open_links.add(link)
+        link.serve(server)
+        return link
 
 
 class _LocalLink:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        server: ShardServer,
+        siblings: set[_LocalLink],
         on_frame: Callable[[bytes], None],
+        on_up: Callable[[int], None],
+        on_down: Callable[[BaseException | None], None],
     ) -> None:
         self._loop = loop
+        self._siblings = siblings
         self._on_frame = on_frame
-        self._session: Session | None = server.session(self._answer)
+        self._on_up = on_up
+        self._on_down = on_down
+        self._session: Session | None = None
+
+    def serve(self, server: ShardServer) -> None:
+        """Use a new session of that server."""
+        self._session = server.session(self._answer)
+        self._loop.call_soon(self._on_up, server.host.store.epoch)
+
+    def change_over(self, server: ShardServer) -> None:
+        """Leave the former server: what it has not answered, it never will."""
+        if self._session is not None:
+            self._session.closed()
+            self._loop.call_soon(self._on_down, None)
+            self.serve(server)
 
     def send(self, frame: bytes) -> None:
         if self._session is not None:
@@ -70,3 +93,4 @@ class _LocalLink:
         if self._session is not None:
             self._session.closed()
             self._session = None
+            self._siblings.discard(self)

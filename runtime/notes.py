@@ -49,7 +49,8 @@ class Notes:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(descriptor, _SLOTS * _SLOT_BYTES)
+            # With the room taken now: a full disk is an error here, and no SIGBUS in `enter`.
+            os.posix_fallocate(descriptor, 0, _SLOTS * _SLOT_BYTES)
             self._map = mmap.mmap(descriptor, _SLOTS * _SLOT_BYTES)
         finally:
             os.close(descriptor)

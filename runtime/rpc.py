@@ -43,6 +43,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_plain: Decode = msgspec.msgpack.Decoder().decode
 _wire_error_decoder = msgspec.msgpack.Decoder(tuple[str, str, dict[str, Any]])
 _SWEEP_S = 0.25
+NO_OWNER = 0
+"""The epoch of who owns no store, and answers for a shard that nobody can open: refusals only."""
 MESSAGE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
 """The largest arguments of a call, and the largest answer; a frame holds one and some more."""
 
@@ -159,9 +161,9 @@ class Peer:
                 )
             )
             return
-        if frame.epoch < self.epoch:
+        if frame.epoch < self.epoch and frame.epoch != NO_OWNER:
             return  # an older owner; the newer one has been heard already
-        self.epoch = frame.epoch
+        self.epoch = max(self.epoch, frame.epoch)
         pop = self._pending.pop
         for reply in frame.replies:
             pending = pop(reply.id, None)

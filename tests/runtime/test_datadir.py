@@ -37,6 +37,7 @@ def test_a_new_directory_is_made(tmp_path: Path) -> None:
         "data_shards": 3,
         "control_shards": 2,
         "created_ms": 5,
+        "stores_made": False,
     }
     assert contents(path) == {"toque.json", "lock", "shards"}
     assert path.stat().st_mode & 0o777 == 0o700
@@ -139,6 +140,23 @@ def test_a_crash_while_it_is_made_is_no_obstacle(tmp_path: Path) -> None:
     assert made.created
     assert made.settings.data_shards == 2
     made.close()
+
+
+def test_a_store_that_was_made_once_and_is_missing_is_refused(tmp_path: Path) -> None:
+    made = DataDir.open(tmp_path)
+    datadir.check_store(made.path, "d0")  # it is just being made
+    made.store_path("d0").write_bytes(b"rows")
+    made.note_stores_made()
+    made.close()
+    again = DataDir.open(tmp_path)
+    again.note_stores_made()
+    again.close()
+    datadir.check_store(made.path, "d0")
+    with pytest.raises(DataDirFormat, match=r"c0\.sqlite is missing"):
+        datadir.check_store(made.path, "c0")
+    made.store_path("d0").write_bytes(b"")
+    with pytest.raises(DataDirFormat, match=r"d0\.sqlite is empty"):
+        datadir.check_store(made.path, "d0")
 
 
 @pytest.mark.parametrize("name", ["", "d", "x0", "d0/../c0", "../d0", "d0.sqlite", "D0", "d-1"])
