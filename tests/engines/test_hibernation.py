@@ -200,6 +200,11 @@ async def test_a_replay_that_breaks_off_is_begun_anew(
 # --- nothing stays ------------------------------------------------------------------------------
 
 
+def live_runs() -> list[object]:
+    """What runs instances in this process; a failed test may have left some of its own."""
+    return [thing for thing in gc.get_objects() if isinstance(thing, LocalRun | Execution)]
+
+
 async def test_what_an_ended_instance_held_is_gone(tmp_path: Path) -> None:
     made: list[weakref.ref[Any]] = []
     futures: list[weakref.ref[Any]] = []
@@ -232,22 +237,23 @@ async def test_what_an_ended_instance_held_is_gone(tmp_path: Path) -> None:
 
     async with rigged(tmp_path) as rig:
         gc.collect()
+        before = live_runs()
         tasks = len(asyncio.all_tasks())
         await rig.run(holds)
         await rig.pass_time(5)
         gc.collect()
         assert [ref() for ref in made if ref() is not None] == []
         assert len(asyncio.all_tasks()) <= tasks
-        runs = [thing for thing in gc.get_objects() if isinstance(thing, LocalRun | Execution)]
-        assert runs == []
+        assert [thing for thing in live_runs() if thing not in before] == []
         scheduled = [str(handle) for handle in rig.loop._scheduled if not handle.cancelled()]
         assert not [handle for handle in scheduled if "time_out" in handle]
 
 
 async def test_a_parked_instance_that_leaves_takes_everything_along(tmp_path: Path) -> None:
     async with rigged(tmp_path) as rig:
+        before = live_runs()
         await rig.create(napping(100_000))
         await rig.status("waiting")
         await rig.pass_time(2 * limits.IDLE_EVICTION_MS / 1_000)
         gc.collect()
-        assert not [t for t in gc.get_objects() if isinstance(t, LocalRun | Execution)]
+        assert [thing for thing in live_runs() if thing not in before] == []
