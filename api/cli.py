@@ -7,6 +7,7 @@ is one JSON document on stdout, and an error one on stderr.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
@@ -17,6 +18,7 @@ import msgspec
 import typer
 
 from ..runtime import limits
+from ..runtime.codec import json_fault
 from ..runtime.errors import InstanceNotFound, InvalidPayload, ToqueError
 from . import cli_output as output
 from .changes import BatchChanges, Change, StepRef
@@ -75,7 +77,7 @@ def _payload(text: str | None, what: str) -> Any:
     if text is None:
         return None
     try:
-        raw = text.encode()
+        raw = os.fsencode(text)
         if text == "-":
             raw = sys.stdin.buffer.read()
         elif text.startswith("@"):
@@ -84,7 +86,8 @@ def _payload(text: str | None, what: str) -> Any:
     except OSError as error:
         problem = f"{what}: {error.strerror}: {text[1:]}"
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        problem = f"{what} is not JSON: {error}; for example '{{\"order\": 42}}'"
+        told = json_fault(raw, error)
+        problem = f"{what} is not JSON: {told}; for example '{{\"order\": 42}}'"
     raise typer.Exit(output.print_error(InvalidPayload(problem), as_json=False))
 
 

@@ -136,7 +136,8 @@ def decode_cursor(scope: bytes, text: str) -> tuple[Position, int, int]:
     """`(position, page, total)` of a cursor of this very list, or `InvalidArgument`."""
     refused = InvalidArgument(
         "cursor is not valid for this list; use result_info.cursor of a page of the same "
-        "workflow, filters and direction, or leave it out to start again."
+        "workflow, filters and direction, or leave it out to start again. (With a cursor, page "
+        "counts from where the cursor points.)"
     )
     if len(text) > _CURSOR_CHARS_MAX:
         raise refused

@@ -6,6 +6,7 @@ turn into a default. Nothing here knows the transport.
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -15,7 +16,7 @@ import msgspec
 
 from ..engines.durations import duration_ms
 from ..runtime import limits
-from ..runtime.codec import NULL
+from ..runtime.codec import NULL, check_json, json_fault
 from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload
 from .changes import Change, StepRef
 from .listing import ListQuery
@@ -27,7 +28,11 @@ _JSON_SPACE = b" \t\r\n"
 
 
 class CreateBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A create: `params` is any JSON, or a string that holds JSON."""
+    r"""A create: `params` is any JSON, or a string that holds the JSON text of any value.
+
+    Cloudflare's clients type params as text. So `"{\"n\": 1}"` is an object, `"123"` a number, and
+    the text `ada` is `"\"ada\""`. `location_hint` has no effect.
+    """
 
     instance_id: str | None = None
     params: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(NULL))
@@ -78,14 +83,31 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes, known: tuple[str, ...
             {"known": list(known)},
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise InvalidPayload(f"the body is not valid JSON: {error}") from None
+        raise InvalidPayload(f"the body is not valid JSON: {json_fault(body, error)}.") from None
 
 
 def _new_instance(body: CreateBody) -> NewInstance:
     raw = bytes(body.params).strip(_JSON_SPACE)
     if raw[:1] == b'"':  # SDKs that type params as a string send JSON inside of it
-        raw = msgspec.json.decode(raw, type=str).encode()
+        raw = _unwrapped(raw)
     return NewInstance(body.instance_id, raw, _retention(body.instance_retention))
+
+
+def _unwrapped(raw: bytes) -> bytes:
+    """The JSON text that a JSON string holds."""
+    try:
+        inner = msgspec.json.decode(raw, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidPayload(f"params is not valid JSON: {json_fault(raw, error)}.") from None
+    try:
+        return check_json(inner.encode(), "params")
+    except InvalidPayload as error:
+        shown = json.dumps(json.dumps(inner[:40], ensure_ascii=False), ensure_ascii=False)
+        raise InvalidPayload(
+            f"params is a JSON string, and so taken as JSON text, as Cloudflare's clients send it; "
+            f'but within it, {error} For a text, quote it twice: {{"params": {shown}}}.',
+            error.data,
+        ) from None
 
 
 def _retention(body: RetentionBody | None) -> tuple[int, int] | None:

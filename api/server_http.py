@@ -2,29 +2,39 @@
 
 It is bound when `start` returns, so `port=0` tells which port it got, and a port in use is an
 `OSError` in the starter's hands. `stop` ends long waits, lets requests under way finish for a
-moment, and closes. The size of a request's head is bounded; its body is bounded by the routes.
+moment, and closes. Bounded are: the size of a request's head and the time it takes, the time a
+connection is silent, the time an answer waits to be read, the number of connections. A body is
+bounded by the routes. What is refused here is told in the envelope too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import resource
 from collections.abc import Callable
 from email.utils import formatdate
 from types import TracebackType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from ..runtime import limits
 from ..runtime.clock import Clock
-from ..runtime.errors import InvalidArgument
+from ..runtime.errors import (
+    HeadTooLarge,
+    InvalidArgument,
+    MalformedRequest,
+    Overloaded,
+    RequestTimeout,
+    ToqueError,
+)
 from .app_http import ControlPlaneApp
+from .errors_http import answer_of
 
 _BACKLOG = 2048
-_KEEP_ALIVE_S = 75
 _STOP_GRACE_S = 5
 
 
@@ -32,19 +42,25 @@ class _OneWrite:
     """A transport that sends what is written in one turn of the loop at once.
 
     uvicorn writes an answer's head and body apart; together they are one system call and one
-    packet.
+    packet. `on_close` takes the place of closing.
     """
 
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: Any, loop: asyncio.AbstractEventLoop, on_close: Callable[[], None]
+    ) -> None:
         self._transport = transport
         self._loop = loop
+        self._on_close = on_close
         self._parts: list[bytes] = []
+        self._is_closing = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
         """Send `data` at the end of this turn."""
+        if self._is_closing:
+            return
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
@@ -52,39 +68,201 @@ class _OneWrite:
     def _flush(self) -> None:
         if self._parts:
             parts, self._parts = self._parts, []
-            self._transport.write(b"".join(parts))
+            if not self._transport.is_closing():  # the client may have gone in this very turn
+                self._transport.write(b"".join(parts))
+
+    def is_closing(self) -> bool:
+        """Whether nothing more is to be sent."""
+        return self._is_closing or self._transport.is_closing()
 
     def close(self) -> None:
         """Send what is left, then close."""
+        self._flush()
+        if not self._is_closing:
+            self._is_closing = True
+            self._on_close()
+
+    def close_now(self) -> None:
+        """Close without further ado."""
         self._flush()
         self._transport.close()
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with whole writes and a bound on the head of a request."""
+    """uvicorn's protocol, with whole writes and bounds; see the module's description."""
+
+    connections_max = limits.HTTP_CONNECTIONS_MAX
+    _refusal: ToqueError | None = None
+    """Why this connection is refused."""
+    _head_bytes: int | None = None
+    """Bytes of a head that is still coming in, at least; None: none is."""
+    _counted = 0
+    """Bytes of the lines of that head that are complete."""
+    _begun = 0
+    """Requests that began in what is being parsed."""
+    _deadline: asyncio.TimerHandle | None = None
+    """Of a head, of what a client still sends after a refusal, of an answer that is not read."""
+    _hang_up_at: float | None = None
+    """When to stop reading what a refused client still sends."""
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(_OneWrite(transport, self.loop))  # type: ignore[arg-type]
+        self._wrapped = _OneWrite(transport, self.loop, self._on_close)
+        super().connection_made(self._wrapped)  # type: ignore[arg-type]
+        if len(self.connections) <= self.connections_max:
+            self._set_deadline(limits.HEAD_READ_MAX_MS, self._head_is_late)
+        elif len(self.connections) <= 2 * self.connections_max:
+            self._refuse(Overloaded(f"{self.connections_max} connections are open here."))
+        else:
+            transport.abort()
 
-    _head_bytes: int | None = 0
-    """Bytes of a head that is still coming in; None: none is."""
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unset_deadline()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+
+    # --- the head ---
 
     def on_message_begin(self) -> None:
-        self._head_bytes = 0
+        self._head_bytes = self._counted = 0
+        self._begun += 1
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count(len(name) + len(value))
+
+    def _count(self, size: int) -> None:
+        self._counted += size
+        if self._counted > limits.HEAD_BYTES_MAX:
+            self._refusal = _head_too_large()
+            raise self._refusal  # the parser stops, and `send_400_response` follows
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
+        self._unset_deadline()
         super().on_headers_complete()
 
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle is not None and self.cycle.response_complete:  # its rest was passed over
+            self._unset_deadline()
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._head_bytes is not None and not self.transport.is_closing():
+            self._unset_keepalive_if_required()  # the next request has begun
+            self._set_deadline(limits.HEAD_READ_MAX_MS, self._head_is_late)
+
     def data_received(self, data: bytes) -> None:
-        before = self._head_bytes
+        if self._hang_up_at is not None:
+            self._linger()
+            return
+        if self.transport.is_closing():
+            return
+        cycle, before = self.cycle, self._head_bytes
+        starts = cycle is None or (cycle.response_complete and not cycle.more_body)
+        self._begun = 0
         super().data_received(data)
-        if before is not None and self._head_bytes is not None:
-            self._head_bytes = before + len(data)
+        if self.transport.is_closing():
+            return
+        if self._head_bytes is not None:
+            if before is not None or (starts and self._begun == 1):
+                self._head_bytes = (before or 0) + len(data)
+            else:
+                self._head_bytes = 1  # where in `data` it began is not known
             if self._head_bytes > limits.HEAD_BYTES_MAX:
-                self._head_bytes = None
-                self.send_400_response("The request's head is too large.")
+                self._refuse(_head_too_large())
+                return
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and self._deadline is None and self.timeout_keep_alive_task is None:
+            self._set_deadline(limits.HEAD_READ_MAX_MS, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self._head_bytes:
+            self._refuse(RequestTimeout("the request's head did not arrive in time."))
+        else:
+            self.transport.close()  # nothing was asked
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade is an offer; the request is answered as it is."""
+
+    # --- refusals ---
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._refusal or MalformedRequest("the request is no HTTP/1.1 request."))
+
+    def _refuse(self, error: ToqueError) -> None:
+        """Answer without asking the application, then close."""
+        if self.transport.is_closing():
+            return
+        self._refusal = error
+        status, headers, body = answer_of(error)
+        headers = [
+            *self.server_state.default_headers,
+            *headers,
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        lines = [b"%b: %b\r\n" % pair for pair in headers]
+        self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", body]))
+        self.transport.close()
+
+    # --- the end ---
+
+    def _on_close(self) -> None:
+        """Close; but first let a client that still sends hear why it is refused."""
+        self._unset_deadline()
+        self._unset_keepalive_if_required()
+        cycle = self.cycle
+        unread = cycle is not None and cycle.response_complete and cycle.more_body
+        if (unread or self._refusal is not None) and not self._wrapped._transport.is_closing():
+            self._hang_up_at = self.loop.time() + limits.LINGER_MAX_MS / 1_000
+            self.flow.resume_reading()
+            self._linger()
+        else:
+            self._close_now()
+
+    def _linger(self) -> None:
+        """Pass over what comes until nothing does. A close amid of it would destroy the answer."""
+        if self._hang_up_at is not None and self.loop.time() < self._hang_up_at:
+            self._set_deadline(limits.LINGER_QUIET_MS, self._close_now)
+        else:
+            self._close_now()
+
+    def _close_now(self) -> None:
+        self._wrapped.close_now()
+        self._set_deadline(limits.HTTP_STALL_MAX_MS, self._wrapped.abort)
+
+    def _set_deadline(self, delay_ms: int, act: Callable[[], None]) -> None:
+        self._unset_deadline()
+        self._deadline = self.loop.call_later(delay_ms / 1_000, act)
+
+    def _unset_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _head_too_large() -> HeadTooLarge:
+    return HeadTooLarge(
+        f"the request line and headers are too large; {limits.HEAD_BYTES_MAX} bytes are taken."
+    )
+
+
+def _connections_max() -> int:
+    """As the limit says, but within half of the files that this process may open."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return limits.HTTP_CONNECTIONS_MAX
+    return min(limits.HTTP_CONNECTIONS_MAX, files // 2)
 
 
 class HttpServer:
@@ -129,11 +307,17 @@ class HttpServer:
             access_log=False,
             log_config=None,
             proxy_headers=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_keep_alive=limits.HTTP_IDLE_MAX_MS // 1_000,
         )
         config.load()
         state = self._state
-        make: Callable[[], Any] = lambda: _Protocol(config, state, {}, loop)  # noqa: E731
+        connections_max = _connections_max()
+
+        def make() -> asyncio.Protocol:
+            protocol = _Protocol(config, state, {}, loop)
+            protocol.connections_max = connections_max
+            return protocol
+
         self._listener = await loop.create_server(make, self._host, self.port, backlog=_BACKLOG)
         self.port = self._listener.sockets[0].getsockname()[1]
         self._tick()

@@ -385,7 +385,6 @@ class InstanceLife(DurableObject):
         instance.status = move(instance.status, event)
         instance.turn += 1
         instance.awakened = instance.started_ms is not None
-        instance.queued_ms = now_ms
         instance.wake_ms = 0
         self._changed(now_ms)
 
@@ -565,7 +564,6 @@ class InstanceLife(DurableObject):
             self._rows.keep_answer(request_id, instance.request_seq, answer)
 
     def _status_report(self, instance: Instance) -> StatusReport:
-        is_queued = instance.status == "queued"
         return StatusReport(
             self.ctx.ref.key,
             instance.run_id,
@@ -573,7 +571,7 @@ class InstanceLife(DurableObject):
             SLOT_STATES[instance.status],
             instance.turn,
             instance.awakened,
-            instance.queued_ms if is_queued else instance.modified_ms,
+            instance.modified_ms,
             instance.wake_ms,
             instance.status,
             self.env.shard,

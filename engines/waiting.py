@@ -47,7 +47,7 @@ def waiting_view(
         error = ErrorView("WorkerStarting", pending.worker)
         reasons.insert(0, WaitReason("worker", since_ms=instance.modified_ms, error=error))
     if instance.status == "queued":
-        reasons.insert(0, WaitReason("slot", since_ms=instance.queued_ms))
+        reasons.insert(0, WaitReason("slot", since_ms=instance.modified_ms))
     return WaitingView(
         status=instance.status,
         since_ms=instance.modified_ms,

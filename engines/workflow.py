@@ -245,8 +245,9 @@ def load_file(path: str | Path) -> ModuleType:
         if isinstance(error, KeyboardInterrupt):
             raise
         line = _line_of(error, file)
+        at = f"{file}, line {line}" if line else str(file)
         raise WorkflowLoadError(
-            f"{file}, line {line}: {type(error).__name__}: {error}",
+            f"{at}: {type(error).__name__}: {error}",
             {"file": str(file), "line": line, "cause": type(error).__name__},
         ) from error
     return module
@@ -264,10 +265,16 @@ def hash_of(module: ModuleType | None) -> str:
 
 
 def _line_of(error: BaseException, file: Path) -> int:
-    if isinstance(error, SyntaxError) and error.filename == str(file):
+    """The line of `file` that an error came from; 0: none is known."""
+    whole = file.resolve()
+
+    def is_it(name: str | None) -> bool:
+        return name is not None and Path(name).resolve() == whole
+
+    if isinstance(error, SyntaxError) and is_it(error.filename):
         return error.lineno or 0
     frames = traceback.extract_tb(error.__traceback__)
-    return next((frame.lineno or 0 for frame in reversed(frames) if frame.filename == str(file)), 0)
+    return next((frame.lineno or 0 for frame in reversed(frames) if is_it(frame.filename)), 0)
 
 
 def _check_run(run: Callable[..., Any], parameters: tuple[str, ...], what: str) -> None:
@@ -311,4 +318,4 @@ def _check_placement(entry: Any, placement: Any, options: Any) -> None:
 
 def _unfit(entry: Any, why: str) -> WorkflowLoadError:
     name = getattr(entry, "__qualname__", repr(entry))
-    return WorkflowLoadError(f"{name} {why}.", {"class_name": name})
+    return WorkflowLoadError(f"{name} {why.rstrip('.')}.", {"class_name": name})

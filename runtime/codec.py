@@ -185,6 +185,25 @@ def json_depth(raw: bytes) -> int:
     return deepest
 
 
+_ESCAPE = re.compile(
+    rb"\\(?:(?P<high>u[dD][89abAB]..)(?P<low>\\u[dD][c-fC-F]..)?|(?P<only>u[dD][c-fC-F]..)|.)",
+    re.DOTALL,
+)
+
+
+def json_fault(raw: bytes, error: Exception) -> str:
+    """What is wrong with bytes that are no JSON, in words."""
+    if not raw.strip():
+        return "it is empty"
+    if isinstance(error, RecursionError):
+        return "it nests too deeply"
+    for escape in _ESCAPE.finditer(raw):
+        if escape["only"] or (escape["high"] and not escape["low"]):
+            half = escape[0][:6].decode("ascii", "replace")
+            return f"{half} is half of a surrogate pair, which is no character"
+    return str(error)
+
+
 def check_json(raw: bytes, what: str = "payload") -> bytes:
     """JSON bytes from outside: refused unless well-formed, small and shallow enough.
 
@@ -201,7 +220,7 @@ def check_json(raw: bytes, what: str = "payload") -> bytes:
     try:
         _json_decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise InvalidPayload(f"{what} is not valid JSON: {error}") from None
+        raise InvalidPayload(f"{what} is not valid JSON: {json_fault(raw, error)}.") from None
     return raw
 
 

@@ -149,6 +149,21 @@ class RequestTimeout(CallerError):
     status = 408
 
 
+class HeadTooLarge(CallerError):
+    """The request line and the headers are too large."""
+
+    code = "http.head_too_large"
+    number = 7003
+    status = 431
+
+
+class MalformedRequest(CallerError):
+    """What came over the connection is no HTTP request."""
+
+    code = "http.malformed"
+    number = 7004
+
+
 class WorkflowNotFound(CallerError):
     """The account has no workflow of that name."""
 

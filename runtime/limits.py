@@ -170,6 +170,12 @@ CREATE_BATCH_MAX = 100  # CF
 CHANGE_BATCH_MAX = 100  # CF
 QUERY_BYTES_MAX = 8 * KIB
 HEAD_BYTES_MAX = 64 * KIB
+HEAD_READ_MAX_MS = 10 * SECOND_MS  # from a connection's start, or a head's first byte, to its end
+HTTP_IDLE_MAX_MS = 75 * SECOND_MS  # a connection between two requests
+HTTP_CONNECTIONS_MAX = 12_000  # of one front end; each costs a file descriptor
+HTTP_STALL_MAX_MS = 30 * SECOND_MS  # a client that does not read its answer is cut off
+LINGER_QUIET_MS = 500  # how long a refused client may stop sending before it is hung up on
+LINGER_MAX_MS = 10 * SECOND_MS  # and how long it may go on sending
 RETRY_AFTER_MS = 1_000
 SUBSCRIPTIONS_MAX = 2_000  # streams of events that one front end serves
 SUBSCRIBER_STALL_MAX_MS = 30_000  # a consumer that reads nothing for so long is cut off
@@ -237,5 +243,7 @@ assert BODY_THREADS_MAX + BODY_THREADS_ABANDONED_MAX <= BODY_THREADS_NOTED_MAX
 assert WORKER_PING_MS * 3 < WORKER_SILENCE_MAX_MS
 assert 2 * (PAYLOAD_BYTES_MAX + WORKER_CHUNK_BYTES) < FRAME_BYTES_MAX
 assert PER_PAGE_MAX < LIST_PAGE_ROWS_MAX  # one more row than a page tells whether there is more
+assert LINGER_QUIET_MS < LINGER_MAX_MS < HTTP_STALL_MAX_MS < HTTP_IDLE_MAX_MS
+assert REQUESTS_IN_FLIGHT_MAX < HTTP_CONNECTIONS_MAX
 assert SNAPSHOT_GAP_MS < SNAPSHOT_FRESH_MS < SNAPSHOT_STALE_MAX_MS
 assert BATCH_BODY_BYTES_MAX < FRAME_BYTES_MAX < BODY_BYTES_IN_FLIGHT_MAX

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from toque.api.server_http import _OneWrite
 from toque.runtime import limits
 
 CREATE = "/client/v4/accounts/default/workflows/orders/instances"
@@ -81,6 +82,120 @@ async def test_a_body_that_does_not_come_is_given_up(
         writer.close()
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert not plane.router.engines
+
+
+async def _said(port: int, data: bytes) -> bytes:
+    """What the server says to bytes on a connection, until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_a_head_that_does_not_come_is_given_up(
+    plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HEAD_READ_MAX_MS", 20)
+    whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with plane.serving() as server:
+        assert await _said(server.port, b"") == b""
+        assert await _said(server.port, b"\r\n") == b""
+        late = await _said(server.port, whole[:-3])
+        assert late.startswith(b"HTTP/1.1 408 ")
+        assert json.loads(late.partition(b"\r\n\r\n")[2])["errors"][0]["code"] == 7002
+        second = await _said(server.port, whole + whole[:10])
+        assert second.startswith(b"HTTP/1.1 200 ")
+        assert b"HTTP/1.1 408 " in second
+        # what only looks like the start of a request is no reason to stay
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(whole)
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+        writer.write(b"\r\n")
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_silent_connection_is_closed(plane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_IDLE_MAX_MS", 0)
+    monkeypatch.setattr(limits, "HEAD_READ_MAX_MS", 60_000)
+    async with plane.serving() as server:
+        said = await _said(server.port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_past_the_bound_of_connections_the_next_is_told(
+    plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 2)
+    whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+    async with plane.serving() as server:
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        for reader, writer in held:
+            writer.write(whole + b"\r\n")
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        refused = await _said(server.port, whole + b"\r\n")
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert json.loads(refused.partition(b"\r\n\r\n")[2])["errors"][0]["code"] == 10500
+        for reader, writer in held:
+            writer.close()
+            await reader.read()
+        served = await _said(server.port, whole + b"Connection: close\r\n\r\n")
+        assert served.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_client_that_goes_before_its_answer_leaves_no_trace(plane: Any) -> None:
+    async with plane.serving() as server:
+        lost: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: lost.append(found))
+        plane.router.hold["create"] = asyncio.Event()
+        for reset in (True, False):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            calls = plane.router.calls["create"]
+            writer.write(
+                f"POST {CREATE} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer dev-token\r\n"
+                "Content-Length: 2\r\n\r\n{}".encode()
+            )
+            while plane.router.calls["create"] == calls:
+                await asyncio.sleep(0)
+            writer.transport.abort() if reset else writer.close()
+            plane.router.hold["create"].set()
+            assert await _said(
+                server.port, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            )
+    assert not lost
+
+
+def test_what_is_written_as_the_transport_closes_is_dropped() -> None:
+    class Closed:
+        def is_closing(self) -> bool:
+            return True
+
+        def write(self, data: bytes) -> None:
+            raise RuntimeError("unable to perform operation; the handler is closed")
+
+    loop = asyncio.new_event_loop()
+    wrapped = _OneWrite(Closed(), loop, lambda: None)
+    wrapped.write(b"late")
+    lost: list[Any] = []
+    loop.set_exception_handler(lambda _, found: lost.append(found))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert not lost
+
+
+async def test_an_offered_upgrade_is_passed_over(
+    plane: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with plane.serving() as server:
+        said = await _said(
+            server.port,
+            b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\n"
+            b"Upgrade: websocket\r\n\r\n",
+        )
+    assert said.startswith(b"HTTP/1.1 200 ")
+    assert not caplog.records
 
 
 WORDS = [

@@ -323,12 +323,18 @@ async def test_oversized_bodies_are_refused_while_they_are_read(plane: Any) -> N
         b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000,
+        b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 35_000 + b"\r\n",
     ],
-    ids=["tls", "no path", "version", "bytes", "length", "smuggling", "endless head"],
+    ids=["tls", "no path", "version", "bytes", "length", "smuggling", "endless", "wide", "long"],
 )
 async def test_what_is_no_http_is_refused(plane: Any, data: bytes) -> None:
     async with calling(plane) as call:
-        assert (await call.raw(data)).startswith(b"HTTP/1.1 400 ")
+        head, _, body = (await call.raw(data)).partition(b"\r\n\r\n")
+        large = len(data) > limits.HEAD_BYTES_MAX
+        assert head.startswith(b"HTTP/1.1 431 " if large else b"HTTP/1.1 400 ")
+        error = json.loads(body)["errors"][0]["toque"]["code"]
+        assert error == ("http.head_too_large" if large else "http.malformed")
         assert (await call("GET", BASE))[0] == 200
 
 
@@ -386,3 +392,57 @@ async def test_a_client_that_leaves_ends_its_wait(plane: Any) -> None:
         await asyncio.wait(waiting, timeout=5)
         assert all(task.done() for task in waiting)
         assert await reader.read() == b""
+
+
+@pytest.mark.parametrize("times", [2, 3])
+async def test_a_body_far_too_large_gets_a_readable_answer(plane: Any, times: int) -> None:
+    size = 10 * limits.MIB * times
+    head = f"POST {CREATE}/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer dev-token\r\n"
+    async with calling(plane) as call:
+        reader, writer = await asyncio.open_connection("127.0.0.1", call.port)
+        writer.write(f"{head}Content-Length: {size}\r\n\r\n".encode())
+        for _ in range(size // limits.MIB):  # as most clients do: first all is sent
+            writer.write(b" " * limits.MIB)
+            await writer.drain()
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["errors"][0]
+    assert error["toque"]["code"] == "payload.too_large"
+
+
+PAYLOAD_REFUSED = (400, 10102, "payload.invalid")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"params":"ada"}', r'{"params": "\"ada\""}'),
+        (b'{"params":""}', "it is empty"),
+        (b'{"params":"\xff"}', "UTF-8"),
+        (b'{"params":["\xff"]}', "UTF-8"),
+        (b'{"params":["\\ud800"]}', "half of a surrogate pair"),
+        (b'{"params":"[\\"\\\\udc00\\"]"}', "half of a surrogate pair"),
+        (b'{"instance_id":"\xff"}', "UTF-8"),
+        (b" ", "it is empty"),
+    ],
+)
+async def test_params_that_are_no_json_are_told_of(plane: Any, body: bytes, told: str) -> None:
+    async with calling(plane) as call:
+        for path, sent in ((CREATE, body), (f"{CREATE}/batch", b"[" + body + b"]")):
+            if not body.strip():
+                sent = body
+            assert await call.refused("POST", path, sent) == PAYLOAD_REFUSED
+            message = (await call("POST", path, sent))[1]["errors"][0]["message"]
+            assert told in message
+            assert "truncated" not in message
+    assert not plane.router.engines
+
+
+async def test_params_as_a_string_are_json_text(plane: Any) -> None:
+    async with calling(plane) as call:
+        for n, (sent, kept) in enumerate(
+            ((b'"123"', b"123"), (b'"{\\"a\\": 1}"', b'{"a": 1}'), (rb'"\"ada\""', b'"ada"'))
+        ):
+            await call("POST", CREATE, b'{"instance_id":"i%d","params":%b}' % (n, sent))
+            assert plane.router.engine(f"i{n}").view.params == kept

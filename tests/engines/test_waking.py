@@ -46,7 +46,9 @@ async def test_a_sleeper_holds_no_slot_and_asks_for_one_again(tmp_path: Path) ->
         assert not (await rig.step("nap-1")).finished  # not delivered without a slot
         assert not (await rig.grant(rig.reports[0]))[0]  # the first turn's slot
         assert (await rig.grant(asked))[0]
-        assert (await rig.ended()).output == b'"rested"'
+        ended = await rig.ended()
+        assert ended.output == b'"rested"'
+        assert ended.created_ms == ended.queued_ms <= (ended.started_ms or 0) < parked.wake_ms
         assert (await rig.grant(asked)) == [False]
 
 
