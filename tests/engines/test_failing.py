@@ -339,7 +339,7 @@ def test_an_exception_in_a_callback_ends_the_instance(play: Any) -> None:
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
 def test_run_that_exits_hurts_itself_only(play: Any, error: BaseException) -> None:
     async def run(step: WorkflowStep) -> Any:
-        raise error
+        raise type(error)(*error.args)  # the parameter would keep the traceback, and all in it
 
     assert play(run).error[0] == type(error).__name__
 
