@@ -34,7 +34,7 @@ run: $(VENV)/.ready ## The main job: index Markdown documents as workflows on Ra
 	@$(BIN)/python examples/run_docs.py --docs $(DOCS) --data $(DATA) $(ARGS)
 
 test: $(VENV)/.ready-dev ## All tests but the long campaigns [ARGS="-k name"]
-	@$(BIN)/python -m pytest -q -m "not campaign" $(ARGS)
+	@$(BIN)/python -m pytest -q -m "not campaign" -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: $(VENV)/.ready-dev ## Format, lint and types, changing nothing
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }

@@ -47,6 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("toque")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on Ray run one after another, in one worker, when others run beside them."""
+    for item in items:
+        if item.get_closest_marker("cluster") is not None:
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
 # --- coroutines ---
 
 
