@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engines.play import START_MS, Play
+from tests.naming import shown
 from toque.engines.config import Retries, StepConfig, resolve
 from toque.engines.durations import duration_ms, instant_ms
 from toque.engines.shapes import shape_of
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
         ("2 d", 172_800_000),
         ("2 w", 1_209_600_000),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_durations(given: Any, ms: int) -> None:
     assert duration_ms(given, "d") == ms
@@ -64,7 +65,7 @@ def test_durations(given: Any, ms: int) -> None:
     "given",
     [None, True, "soon", "5", "5 parsecs", "-1 second", -1, float("nan"), float("inf"), "2 years",
      366 * 86_400, timedelta(-1), [], b"1 second"],
-    ids=str,
+    ids=shown,
 )  # fmt: skip
 def test_what_is_no_duration_is_refused_with_an_example(given: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"^timeout of step 'x' is .*(Right|it must be)"):
@@ -118,7 +119,7 @@ def test_settings_from_dicts_and_from_dataclasses_are_the_same() -> None:
         {"timeout": "0 ms"},
         {"timeout": "2 years"},
     ],
-    ids=str,
+    ids=shown,
 )
 def test_bad_settings_are_refused_where_they_are_given(config: Any) -> None:
     with pytest.raises(InvalidArgument, match="'s'"):
@@ -166,7 +167,7 @@ def test_annotations_that_mean_nothing_at_run_time_give_plain_data() -> None:
     assert shape_of(of_a_plain_class, "s").returns is Any
 
 
-@pytest.mark.parametrize("body", [5, None, "x", (n for n in "ab")], ids=str)
+@pytest.mark.parametrize("body", [5, None, "x", (n for n in "ab")], ids=shown)
 def test_what_cannot_be_called_is_refused(body: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"step 'pay'|no function"):
         shape_of(body, "step 'pay'")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.engines.play import Play
 from tests.engines.rig import insist, on_virtual_time, rigged, view_of
+from tests.naming import shown
 from toque.engines.failures import PayloadMismatch
 from toque.engines.step import WorkflowStep
 from toque.engines.workflow import WorkflowEntrypoint, WorkflowEvent, workflow
@@ -121,7 +122,7 @@ def test_an_event_that_does_not_fit_does_not_end_the_iterator() -> None:
         ({"name": "a\nb"}, "step name"),
         ({"payload_type": Play}, "Play has no JSON form"),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_bad_iterators_are_refused_where_they_are_made(given: dict[str, Any], why: str) -> None:
     async def run(step: WorkflowStep) -> Any:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.engines.play import Play
 from tests.engines.rig import on_virtual_time, rigged
+from tests.naming import shown
 from toque.engines.failures import PayloadMismatch
 from toque.engines.step import WorkflowStep
 from toque.engines.workflow import WorkflowEntrypoint, WorkflowEvent, definition_of, workflow
@@ -179,7 +180,7 @@ def test_results_come_back_as_their_type_live_and_at_replay(expected: Any, value
         (Name, 5),
         (Counter[str], ["a"]),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_a_result_that_does_not_fit_fails_at_once_and_is_named(expected: Any, value: Any) -> None:
     def body() -> Any: ...
@@ -251,7 +252,7 @@ def test_a_workflow_that_takes_or_returns_no_data_does_not_load() -> None:
         ([Socket()], "holds a Socket"),
         ({1j}, "holds a complex"),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_what_has_no_json_form_is_refused_and_named(value: Any, why: str) -> None:
     with pytest.raises(UnencodableValue, match=r"^the result of step 'a-1'") as caught:
