@@ -16,6 +16,7 @@ actor, shortly after.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import logging.handlers
@@ -39,7 +40,8 @@ from ..runtime.errors import (
     to_wire,
 )
 from ..runtime.link_socket import LinkServer, Session, SocketLinks
-from ..runtime.opening import keep_opening
+from ..runtime.opening import keep_opening, refusing_server
+from ..runtime.rpc import NO_OWNER
 from .claims import Claim, write_claim
 from .keeper import identify, is_alive
 from .prints import Printed
@@ -107,6 +109,7 @@ class ShardActor:
         self.epoch = 0
         self._handle: ShardHandle | None = None
         self._server: LinkServer | None = None
+        self._refusing: LinkServer | None = None
         self._loop = asyncio.get_running_loop()
         self._ticked = time.monotonic()
         _log_to_file(spec)
@@ -126,7 +129,33 @@ class ShardActor:
         self._beating = self._loop.call_later(limits.TICK_PERIOD_MS / 1000, self._beat)
 
     async def _open(self) -> None:
-        await keep_opening(self._open_once, self._failed)
+        await keep_opening(self._open_or_refuse, self._failed)
+
+    async def _open_or_refuse(self) -> None:
+        try:
+            await self._open_once()
+        except (Exception, SystemExit) as error:
+            with contextlib.suppress(OSError):
+                await self._refuse(error)
+            raise
+        await self._refuse_no_more()
+
+    async def _refuse(self, error: BaseException) -> None:
+        """Until the next attempt callers hear at once why the shard can't be opened."""
+        await self._refuse_no_more()
+        spec = self.spec
+        if spec.listen != "unix":
+            return
+        sessions = refusing_server(spec.shard, str(error), self._loop)
+        self._refusing = LinkServer(
+            spec.shard, NO_OWNER, spec.token, SystemEntropy(), sessions.session
+        )
+        await self._refusing.listen(spec.socket_address(spec.shard))
+
+    async def _refuse_no_more(self) -> None:
+        server, self._refusing = self._refusing, None
+        if server is not None:
+            await server.close()
 
     async def _open_once(self) -> None:
         spec = self.spec
@@ -156,6 +185,7 @@ class ShardActor:
     async def _close(self) -> None:
         self.state = "draining"
         self._opening.cancel()
+        await self._refuse_no_more()
         if self._handle is not None:
             await self._handle.drain()
         if self._server is not None:

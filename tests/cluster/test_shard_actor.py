@@ -22,8 +22,11 @@ from toque.runtime.errors import (
     ClusterStartFailed,
     DataDirInUse,
     InvalidArgument,
+    ShardUnavailable,
     WorkflowLoadError,
 )
+from toque.runtime.ids import EntityRef
+from toque.runtime.rpc import Router
 
 pytestmark = [pytest.mark.cluster]
 T = TypeVar("T")
@@ -239,3 +242,11 @@ async def test_a_shard_that_cannot_open_says_why(
     end_actors(specs)
     with pytest.raises(error, match=told):
         await cluster_ray.attach("auto", specs, timeout_ms=3_000)
+    loop = asyncio.get_running_loop()
+    router = Router(
+        specs[0].placement, shard_ray.shard_links(specs[0], loop, SystemEntropy()), loop
+    )
+    with pytest.raises(ShardUnavailable, match=told) as refused:
+        await soon(router.call(EntityRef("ShardInfo", "d0"), "read", timeout_ms=10_000))
+    assert refused.value.data["shard"] == "d0"
+    router.close()

@@ -7,6 +7,7 @@ import concurrent.futures
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,12 @@ import pytest
 
 from toque.actors import keeper
 from toque.actors.claims import Claim, read_claim, write_claim
-from toque.actors.cluster_ray import told_by_ray
+from toque.actors.cluster_ray import Cluster, told_by_ray
 from toque.actors.keeper import Process
 from toque.actors.supervisor_ray import Event, Supervisor
+from toque.actors.topology import process_environment
+from toque.runtime import limits
+from toque.runtime.errors import ClusterStartFailed
 
 WAIT_S = 20.0
 NODE = "n1"
@@ -121,3 +125,18 @@ def test_of_what_ray_tells_only_the_sentence_is_logged() -> None:
     assert told == "Raylet is terminated. Last 20 lines of the Raylet logs:"
     assert told_by_ray("    [state-dump] NodeManager: 1") == ""
     assert len(told_by_ray("x" * 10_000)) < 1_000
+
+
+async def test_ray_that_exits_does_not_end_who_asked() -> None:
+    def gives_up() -> None:
+        raise SystemExit(1)
+
+    with ThreadPoolExecutor(1) as thread:
+        cluster = Cluster([], None, thread)
+        with pytest.raises(ClusterStartFailed, match="gave up"):
+            await cluster.blocking(gives_up)
+
+
+def test_ray_does_not_end_its_driver_when_the_gcs_is_gone_for_a_while() -> None:
+    day_s = limits.DAY_MS / 1000
+    assert int(process_environment()["RAY_gcs_rpc_server_reconnect_timeout_s"]) > day_s
