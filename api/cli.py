@@ -10,7 +10,9 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +21,7 @@ import typer
 
 from ..runtime import limits
 from ..runtime.codec import json_fault
-from ..runtime.errors import InstanceNotFound, InvalidPayload, ToqueError
+from ..runtime.errors import InstanceNotFound, InvalidArgument, InvalidPayload, ToqueError
 from . import cli_output as output
 from .changes import BatchChanges, Change, StepRef
 from .cli_config import DATA_DEFAULT, target
@@ -30,12 +32,34 @@ from .requests import parse_duration
 app = typer.Typer(
     name="toque",
     help="Durable workflows and their control plane.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+_data = ContextVar("data directory", default=DATA_DEFAULT)
 instances = typer.Typer(help="Look at instances and act on them.", no_args_is_help=True)
 workflows = typer.Typer(help="Look at workflows.", no_args_is_help=True)
+
+
+@app.callback()
+def _main(
+    context: typer.Context,
+    data: Annotated[
+        Path, typer.Option(envvar="TOQUE_DATA", help="Data directory of the 'toque dev' to call.")
+    ] = DATA_DEFAULT,
+    shown: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if shown:
+        print(f"toque {version('toque')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(output.EXIT_USAGE)
+    _data.set(data)
+
+
 app.add_typer(instances, name="instances")
 app.add_typer(workflows, name="workflows")
 
@@ -59,7 +83,7 @@ def _run(
     """Run `work` with a client; errors become one sentence and an exit code."""
 
     async def inner() -> None:
-        found = target(url, token, account)
+        found = target(url, token, account, _data.get())
         retry_for = limits.CLI_RETRY_FOR_MS / 1000
         async with connect(found.url, found.token, found.account, retry_for=retry_for) as client:
             await work(client)
@@ -111,7 +135,9 @@ def dev(
     data: Annotated[Path, typer.Option(help="Data directory.")] = DATA_DEFAULT,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8787,
     limit: Annotated[int | None, typer.Option(min=1, help="Running instances at most.")] = None,
-    shards: Annotated[int | None, typer.Option(min=1, max=256, help="Data shards.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, max=limits.SHARDS_MAX, help="Data shards.")
+    ] = None,
     codec: Annotated[
         list[str] | None,
         typer.Option(help="Payload codec, 'module:attribute'; again for older ones, to read."),
@@ -144,6 +170,9 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create an instance; with --wait, exit code 1 if it does not complete."""
+    if timeout is not None and not wait:
+        refused = InvalidArgument("--timeout says how long --wait waits; give --wait too.")
+        raise typer.Exit(output.print_error(refused, as_json=as_json))
     payload = _payload(params, "params")
 
     async def work(client: Client) -> None:
@@ -157,6 +186,8 @@ def create(
         if wait and (status is None or not status.finished):
             left = None if seconds is None else max(0.0, seconds - min(first, most))
             status = await instance.wait(left)
+        if wait:
+            status = await instance.status()  # whole, with its params and steps
         if as_json:
             output.print_json(status)
         elif wait and status is not None:

@@ -50,16 +50,19 @@ def write_dev_file(data: Path, found: DevFile) -> Path:
     return path
 
 
-def target(url: str | None, token: str | None, account: str | None) -> Target:
+def target(
+    url: str | None, token: str | None, account: str | None, data: Path = DATA_DEFAULT
+) -> Target:
     """The server to call. Flags and environment come in as arguments (the CLI reads both).
 
     The token of the dev file is used only with the dev file's own url.
     """
-    dev = read_dev_file(DATA_DEFAULT)
+    dev = read_dev_file(data)
     if url is None:
         if dev is None:
             raise InvalidArgument(
-                "no server: start one with 'toque dev APP.py', or set TOQUE_URL and TOQUE_TOKEN."
+                f"no 'toque dev' has served {data}: start one with 'toque dev APP.py', name its "
+                "directory with 'toque --data DIR ...', or set TOQUE_URL and TOQUE_TOKEN."
             )
         url = dev.url
     if token is None and dev is not None and dev.url == url:

@@ -10,22 +10,25 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import shlex
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import uvloop
 
+from ..engines.workflow import is_loading
 from ..runtime.clock import SystemClock
 from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import InvalidArgument, ToqueError, WorkflowLoadError
 from .app_http import make_app
 from .auth import TokenBook
-from .cli_config import ACCOUNT_DEFAULT, DevFile, read_dev_file, write_dev_file
+from .cli_config import ACCOUNT_DEFAULT, DATA_DEFAULT, DevFile, read_dev_file, write_dev_file
 from .cli_output import EXIT_ERROR, EXIT_INTERRUPTED, print_error, print_json
 from .server_http import HttpServer
 from .wiring import Runtime
@@ -83,17 +86,22 @@ def _told(error: OSError, options: DevOptions) -> ToqueError:
 
 
 async def _until_signal(options: DevOptions) -> int:
-    """Run `_serve`; the first signal ends it in order, the next one at once."""
+    """Run `_serve`; the first signal ends it in order, the next one at once.
+
+    The app file is imported on this very thread, where a signal can only be noticed by raising.
+    """
     loop = asyncio.get_running_loop()
 
-    def stop() -> None:
-        serving.cancel()
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.default_int_handler)
+        if is_loading(frame):
+            raise KeyboardInterrupt
+        loop.call_soon_threadsafe(serving.cancel)
 
     def listen() -> None:
         for number in _SIGNALS:
-            loop.add_signal_handler(number, stop)
+            signal.signal(number, stop)
 
     serving = loop.create_task(_serve(options, listen))
     listen()
@@ -149,5 +157,7 @@ def _tell(options: DevOptions, runtime: Runtime, url: str, dev_file: Path) -> No
         names = ", ".join(runtime.workflows) or "no workflows"
         print(f"toque serves {names} at {url} ({options.runs_on}; token in {dev_file}).")
         example = next(iter(runtime.workflows), "WORKFLOW")
-        print(f"Try: toque create {example} --wait    Ctrl-C ends it.")
+        params = " --params '{...}'" if example in runtime.takes_params else ""
+        data = "" if options.data == DATA_DEFAULT else f" --data {shlex.quote(str(options.data))}"
+        print(f"Try: toque{data} create {example}{params} --wait    Ctrl-C ends it.")
     sys.stdout.flush()

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..runtime import limits
 from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload, ToqueError
 from .changes import BatchChanges
 from .client import InstanceLine, InstanceStatus, StepStatus, WorkflowSummary
@@ -62,7 +63,15 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    """At a terminal within its width; elsewhere each row is one line, however long."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=limits.ROW_CHARS_MAX)
+    console.print(table)
 
 
 def _status(text: str) -> str:
@@ -126,7 +135,7 @@ def print_instance(workflow: str, status: InstanceStatus) -> None:
     grid = Table.grid(padding=(0, 2))
     for name, value in facts:
         grid.add_row(f"[bold]{name}[/]", value)
-    Console().print(grid)
+    _print(grid)
     if status.steps:
         _table(
             ("STEP", "TYPE", "STATE", "ATTEMPTS", "START", "END", "RESULT"),

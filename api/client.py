@@ -54,7 +54,7 @@ from .client_values import (
 )
 from .client_watching import InstanceEvent, InstanceEvents, Waiting
 from .listing import STATUSES
-from .service import NewInstance
+from .service import NewInstance, check_request_id
 
 T = TypeVar("T")
 
@@ -145,19 +145,20 @@ class Instance:
         return self.last
 
     async def wait(
-        self, timeout: float | None = None, *, raise_on_error: bool = False
+        self, timeout: Duration | None = None, *, raise_on_error: bool = False
     ) -> InstanceStatus:
         """The status when it has ended (without steps).
 
         Args:
-            timeout: seconds; None: however long it takes.
+            timeout: seconds, or `"5 minutes"`; None: however long it takes.
             raise_on_error: raise `InstanceFailed` if it ended errored or terminated.
 
         Raises:
             TimeoutError: it had not ended in time.
         """
         loop = asyncio.get_running_loop()
-        until = None if timeout is None else loop.time() + timeout
+        seconds = _seconds(timeout)
+        until = None if seconds is None else loop.time() + seconds
         while True:
             wait_ms = limits.WAIT_DEFAULT_MS
             if until is not None:
@@ -169,7 +170,7 @@ class Instance:
             if self.last.finished:
                 break
             if until is not None and loop.time() >= until - 0.001:
-                raise TimeoutError(f"{self!r} is {self.last.status} after {timeout} s")
+                raise TimeoutError(f"{self!r} is {self.last.status} after {seconds} s")
             if (loop.time() - asked_at) * 1000 < wait_ms / 2:
                 await asyncio.sleep(
                     limits.RETRY_AFTER_MS / 1000
@@ -179,12 +180,12 @@ class Instance:
         return self.last
 
     @overload
-    async def output(self, *, timeout: float | None = None) -> Any: ...
+    async def output(self, *, timeout: Duration | None = None) -> Any: ...
 
     @overload
-    async def output(self, expected: type[T], *, timeout: float | None = None) -> T: ...
+    async def output(self, expected: type[T], *, timeout: Duration | None = None) -> T: ...
 
-    async def output(self, expected: Any = Any, *, timeout: float | None = None) -> Any:
+    async def output(self, expected: Any = Any, *, timeout: Duration | None = None) -> Any:
         """What `run` returned, when it has; as a type, if one is given.
 
         Raises:
@@ -219,52 +220,61 @@ class Instance:
         """
         return await self._client.backend.step_output(self.workflow, self.id, name, attempt)
 
-    async def send_event(self, event_type: str, payload: Any = None) -> None:
-        """Send it an event; it may come before the instance waits for it."""
+    async def send_event(
+        self, event_type: str, payload: Any = None, *, request_id: str | None = None
+    ) -> None:
+        """Send it an event; it may come before the instance waits for it.
+
+        Args:
+            event_type, payload: what `step.wait_for_event` waits for, and gets.
+            request_id: the same one again is the same event, and sends no other.
+        """
         check_event_type(event_type)
         raw = NULL if payload is None else encode_json(payload, "event payload")
         client = self._client
         await client.backend.send_event(
-            self.workflow, self.id, event_type, raw, client.new_request_id()
+            self.workflow, self.id, event_type, raw, client.new_request_id(request_id)
         )
 
-    async def terminate(self, *, rollback: bool = False) -> None:
+    async def terminate(self, *, rollback: bool = False, request_id: str | None = None) -> None:
         """End it at once; with `rollback`, undo first what its steps did, as far as they say how.
 
         `InvalidTransition` if it has ended.
         """
-        await self._change(Change("terminate", rollback))
+        await self._change(Change("terminate", rollback), request_id)
 
-    async def pause(self) -> None:
+    async def pause(self, *, request_id: str | None = None) -> None:
         """Have it do nothing more until it is resumed; steps in flight end first."""
-        await self._change(Change("pause"))
+        await self._change(Change("pause"), request_id)
 
-    async def resume(self) -> None:
+    async def resume(self, *, request_id: str | None = None) -> None:
         """Have it go on after a pause; its timers move by the pause's length."""
-        await self._change(Change("resume"))
+        await self._change(Change("resume"), request_id)
 
-    async def restart(self, *, from_step: FromStep | None = None) -> None:
+    async def restart(
+        self, *, from_step: FromStep | None = None, request_id: str | None = None
+    ) -> None:
         """Have it begin again: the same id and params, a new run.
 
         Args:
             from_step: results of steps that began before that one are kept: its name, or
                 `("name", 2)`, or `{"name": ..., "count": 2, "type": "waitForEvent"}`.
         """
-        await self._change(Change("restart", from_step=step_ref(from_step)))
+        await self._change(Change("restart", from_step=step_ref(from_step)), request_id)
 
-    async def cancel(self) -> None:
+    async def cancel(self, *, request_id: str | None = None) -> None:
         """Raise `asyncio.CancelledError` in it, so that it can clean up; see `step.shield`."""
-        await self._change(Change("cancel"))
+        await self._change(Change("cancel"), request_id)
 
-    async def delete(self) -> None:
+    async def delete(self, *, request_id: str | None = None) -> None:
         """Remove it, whatever its status; its id is free at once."""
         client = self._client
-        await client.backend.delete(self.workflow, self.id, client.new_request_id())
+        await client.backend.delete(self.workflow, self.id, client.new_request_id(request_id))
 
-    async def _change(self, change: Change) -> None:
+    async def _change(self, change: Change, request_id: str | None) -> None:
         client = self._client
-        request_id = client.new_request_id()
-        await client.backend.change_status(self.workflow, self.id, check_change(change), request_id)
+        key = client.new_request_id(request_id)
+        await client.backend.change_status(self.workflow, self.id, check_change(change), key)
 
     async def events(
         self, *, cursor: int = 0, types: Iterable[str] = (), follow: bool = True
@@ -325,16 +335,16 @@ class Client:
         self.backend = backend
         self._entropy = entropy
 
-    def new_request_id(self) -> str:
-        """An id for one change."""
-        return self._entropy.new_id()
+    def new_request_id(self, given: str | None = None) -> str:
+        """An id for one change: the one that is given, or a new one."""
+        return self._entropy.new_id() if given is None else check_request_id(given)
 
     async def create_instance(
         self,
         workflow: str,
         id: str | None = None,
         params: Any = None,
-        wait: float | None = None,
+        wait: Duration | None = None,
         *,
         request_id: str | None = None,
         retention: tuple[Duration, Duration] | None = None,
@@ -345,8 +355,8 @@ class Client:
             workflow: the workflow's name.
             id: the instance's id; None: one is made.
             params: JSON-like data, dataclass, model, ...; the workflow's `event.payload`.
-            wait: seconds to wait for its end, in the same request; `instance.last` then holds
-                the outcome (or the status so far).
+            wait: how long to wait for its end, in the same request (seconds, or `"5 s"`);
+                `instance.last` then holds the outcome (or the status so far).
             request_id: the same one again gives the same instance.
             retention: how long it is kept after success, and after another end: seconds, or
                 `"3 days"`; not given: as the server is set.
@@ -356,10 +366,8 @@ class Client:
         """
         check_workflow_name(workflow)
         new = _new(id, params, retention)
-        wait_ms = 0 if not wait else _wait_ms(wait)
-        last = await self.backend.create(
-            workflow, new, wait_ms, request_id or self._entropy.new_id()
-        )
+        wait_ms = 0 if wait is None else duration_ms(wait, "wait", max_ms=limits.WAIT_MAX_MS)
+        last = await self.backend.create(workflow, new, wait_ms, self.new_request_id(request_id))
         return Instance(self, workflow, last.id, last)
 
     async def run_instance(
@@ -367,17 +375,18 @@ class Client:
         workflow: str,
         id: str | None = None,
         params: Any = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> InstanceStatus:
         """Make an instance and give its outcome; `InstanceFailed` if it is not complete."""
         most = limits.WAIT_DEFAULT_MS / 1000
         loop = asyncio.get_running_loop()
         began = loop.time()
-        first = most if timeout is None else min(timeout, most)
+        seconds = _seconds(timeout)
+        first = most if seconds is None else min(seconds, most)
         instance = await self.create_instance(workflow, id, params, wait=first)
         if instance.last is not None and instance.last.finished:
             return check_success(instance.last)
-        left = None if timeout is None else max(0.0, timeout - (loop.time() - began))
+        left = None if seconds is None else max(0.0, seconds - (loop.time() - began))
         return await instance.wait(left, raise_on_error=True)
 
     async def create_instances(
@@ -518,11 +527,8 @@ def _new(
     return NewInstance(id, NULL if params is None else encode_json(params, "params"), kept)
 
 
-def _wait_ms(seconds: float) -> int:
-    wait_ms = int(seconds * 1000)
-    if not 0 <= wait_ms <= limits.WAIT_MAX_MS:
-        raise InvalidArgument(f"wait must be 0 to {limits.WAIT_MAX_MS // 1000} seconds.")
-    return wait_ms
+def _seconds(timeout: Duration | None) -> float | None:
+    return None if timeout is None else duration_ms(timeout, "timeout") / 1_000
 
 
 def _batches(instances: Iterable[Mapping[str, Any]]) -> list[list[NewInstance]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -55,6 +56,7 @@ _BY_NUMBER: dict[int, type[ToqueError]] = {
 """For servers that speak the standard without toque's extension."""
 _ANSWER_SLACK_S = 60.0
 _LARGE_BODY_BYTES = 512 * limits.KIB  # aiohttp sends larger ones in pieces if they are a stream
+_UNSEEN = re.compile(r"[\x00-\x20\x7f]")
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -205,6 +207,17 @@ class HttpBackend:
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidArgument(f"url {url!r:.200} must start with http:// or https://.")
+        try:
+            host = URL(url).host
+        except ValueError:
+            host = None
+        if not host or _UNSEEN.search(url):
+            raise InvalidArgument(f"url {url!r:.200} is not valid; write http://127.0.0.1:8787.")
+        if token is not None and (not token.isascii() or _UNSEEN.search(token)):
+            raise InvalidArgument(
+                "the token holds spaces, control characters or such as are not ASCII, which no "
+                "token does; check TOQUE_TOKEN."
+            )
         check_account_id(account)
         self._origin = url.rstrip("/")
         self._base = f"{self._origin}/client/v4/accounts/{account}/workflows"

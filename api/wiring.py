@@ -122,6 +122,7 @@ class Runtime:
         router: calls any entity.
         placement: which shards there are.
         workflows: names of the app's workflows.
+        takes_params: those of them whose `run` names a type for its params.
     """
 
     def __init__(self, router: Router, app: App | None) -> None:
@@ -130,6 +131,9 @@ class Runtime:
         self.entropy = SystemEntropy()
         self.control_plane = ControlPlane(router, self.placement, SystemClock(), self.entropy)
         self.workflows = [definition.name for definition in app.definitions] if app else []
+        self.takes_params = (
+            [d.name for d in app.definitions if d.payload_type is not Any] if app else []
+        )
         self._app = app
 
     def client(self, account: str = DEFAULT_ACCOUNT) -> Client:

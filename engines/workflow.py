@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, overload
 
 from ..runtime.codec import decode_json, decode_json_as, type_name
@@ -251,6 +251,15 @@ def load_file(path: str | Path) -> ModuleType:
             {"file": str(file), "line": line, "cause": type(error).__name__},
         ) from error
     return module
+
+
+def is_loading(frame: FrameType | None) -> bool:
+    """Whether that frame, or one that it was called from, imports a file for `load_file`."""
+    while frame is not None:
+        if frame.f_code is load_file.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def hash_of(module: ModuleType | None) -> str:

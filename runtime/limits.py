@@ -196,6 +196,7 @@ READY_TIMEOUT_MS = 2_000
 CLIENT_RETRY_MIN_MS = 50
 CLIENT_RETRY_MAX_MS = 2_000
 CLIENT_RETRY_FOR_MS = 30_000
+ROW_CHARS_MAX = 100_000  # of a table that is not printed at a terminal
 CLI_RETRY_FOR_MS = 2_000  # people wait at the command line
 CLIENT_CONNECTIONS_MAX = 100
 CLIENT_PARALLEL_CREATES_MAX = 4  # batches under way in create_instances

@@ -79,6 +79,7 @@ class FakeRouter:
         self.calls: Counter[str] = Counter()
         self.faults: dict[str, deque[tuple[Exception, bool]]] = {}
         self.finishes_at_once = False
+        self.steps: list[StepView] = []
         self.hold: dict[str, asyncio.Event] = {}
         self.events: list[InstanceEvent] = []
 
@@ -181,7 +182,8 @@ class FakeRouter:
 
     def Engine_view(self, key: str, with_steps: bool, newest_first: bool) -> InstanceView:
         view = self._known(key).view
-        steps = list(reversed(view.steps)) if newest_first else view.steps
+        steps = view.steps or self.steps
+        steps = list(reversed(steps)) if newest_first else steps
         return msgspec.structs.replace(view, steps=steps if with_steps else [])
 
     async def Engine_wait(self, key: str, wait_ms: int) -> InstanceView:

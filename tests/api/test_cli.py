@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from toque.api.cli import app
 from toque.api.cli_config import DATA_DEFAULT, DevFile, read_dev_file, target, write_dev_file
+from toque.runtime import limits
 from toque.runtime.errors import InvalidArgument
 
 
@@ -41,9 +42,9 @@ class Served:
     def wait_for(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
-    def __call__(self, *words: str, token: str = "dev-token", **more: Any) -> Any:
-        env = {"TOQUE_URL": self.url, "TOQUE_TOKEN": token, "COLUMNS": "200"}
-        return CliRunner().invoke(app, words, env=env, **more)
+    def __call__(self, *words: str, token: str = "dev-token", env: Any = None, **more: Any) -> Any:
+        whole = {"TOQUE_URL": self.url, "TOQUE_TOKEN": token, "COLUMNS": "200", **(env or {})}
+        return CliRunner().invoke(app, words, env=whole, **more)
 
 
 @pytest.fixture
@@ -123,6 +124,47 @@ def test_errors_are_a_sentence_and_a_code(
     assert found.exit_code == code
     assert told in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_the_wrong_use_of_an_option_is_told(toque: Served) -> None:
+    late = toque("create", "orders", "--timeout", "5s")
+    assert (late.exit_code, late.stderr) == (
+        2,
+        "toque: --timeout says how long --wait waits; give --wait too.\n",
+    )
+    assert not toque.plane.router.engines
+    for token in ("a\nb", "tok\u00e9n", "\x7f"):
+        bad = toque("workflows", "list", token=token)
+        assert (bad.exit_code, "check TOQUE_TOKEN" in bad.stderr) == (2, True)
+        assert "Traceback" not in bad.stderr
+    for url in ("http://", "http://[", "http://a b"):
+        assert toque("workflows", "list", "--url", url).exit_code == 2
+    many = toque("dev", "app.py", "--shards", str(limits.SHARDS_MAX + 1))
+    assert (many.exit_code, f"equal to {limits.SHARDS_MAX}" in many.stderr) == (2, True)
+
+
+def test_the_version_and_the_usage(toque: Served) -> None:
+    assert toque("--version").stdout.startswith("toque ")
+    assert "--version" in toque().stdout
+
+
+def test_a_table_that_is_piped_keeps_each_row_on_a_line(toque: Served) -> None:
+    name = "folder/" + "x" * 200
+    toque("create", "orders", "--id", name)
+    narrow = toque("instances", "list", "orders", env={"COLUMNS": "80"})
+    (line,) = [line for line in narrow.stdout.splitlines() if "folder" in line]
+    assert line.split()[:2] == [name, "queued"]
+    shown = toque("instances", "describe", "orders", name, env={"COLUMNS": "80"}).stdout
+    assert name in shown
+
+
+def test_what_create_has_waited_for_is_whole(toque: Served) -> None:
+    toque.plane.router.finishes_at_once = True
+    toque.plane.router.steps = toque.plane.steps
+    for words in (("--wait",), ("--wait", "--json")):
+        done = toque("create", "orders", "--params", '{"n": 1}', *words)
+        assert "charge-1" in done.stdout
+        assert '"n":1' in done.stdout.replace(" ", "")
 
 
 def test_json_errors_and_tokens(toque: Served) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -131,6 +132,55 @@ def test_what_the_readme_tells_to_run_works_in_one_folder(tmp_path: Path) -> Non
         assert made.returncode == 0, made.stderr
     with serving(tmp_path, examples / "approval.py") as told:
         assert told["workflows"] == ["Purchase"]
+
+
+SLOW = """
+import time
+import toque
+
+@toque.workflow
+async def hello(event, step):
+    return 1
+
+print("importing", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_while_the_file_imports(folder: Path, number: signal.Signals) -> None:
+    (folder / "app.py").write_text(SLOW)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toque.api.cli", "dev", "app.py", "--embedded", "--port", "0"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert (process.returncode, "Traceback" in errors) == (130, False), errors
+
+
+def test_the_hint_works_as_it_is_printed(folder: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toque.api.cli", "dev", "app.py", "--embedded", "--port", "0",
+         "--data", "some where"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        hint = process.stdout.readline().removeprefix("Try: toque ").partition("    ")[0]
+        made = toque(folder, *shlex.split(hint))
+        assert made.returncode == 0, made.stderr
+        assert "hello None" in made.stdout
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
 
 
 def test_a_newer_data_directory_is_left_alone(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -209,3 +210,35 @@ async def test_a_server_that_stops_ends_long_waits(plane: Any) -> None:
 def test_connect_wants_a_url() -> None:
     with pytest.raises(InvalidArgument, match="http://"):
         connect("localhost:8787")
+
+
+@pytest.mark.parametrize("kind", ["http", "embedded"])
+async def test_waits_are_durations_and_request_ids_are_checked(plane: Any, kind: str) -> None:
+    async with reached(plane, kind) as client:
+        plane.router.finishes_at_once = True
+        for wait in ("5s", "5 seconds", 5, 0.5, timedelta(seconds=5)):
+            made = await client.create_instance("orders", wait=wait)
+            assert made.last is not None
+            assert made.last.finished
+        assert (await client.run_instance("orders", timeout="5 s")).success
+        assert (await made.wait("1 minute")).success
+        for wrong in ("soon", "", -1, float("nan"), "11 minutes"):
+            with pytest.raises(InvalidArgument, match="wait is"):
+                await client.create_instance("orders", wait=wrong)
+        plane.router.finishes_at_once = False
+        one = await client.create_instance("orders", "one", request_id="k")
+        for wrong in ("", "a b", "x" * 129):
+            with pytest.raises(InvalidArgument, match="request id"):
+                await client.create_instance("orders", "two", request_id=wrong)
+            with pytest.raises(InvalidArgument, match="request id"):
+                await one.send_event("go", request_id=wrong)
+            with pytest.raises(InvalidArgument, match="request id"):
+                await one.terminate(request_id=wrong)
+        await one.send_event("go", 1, request_id="e1")
+        assert plane.router.engine("one").events == {"e1": ("go", b"1")}
+        await one.pause(request_id="p1")
+        await one.resume(request_id="p2")
+        await one.cancel(request_id="p3")
+        await one.terminate(request_id="p4")
+        await one.restart(request_id="p5")
+        await one.delete(request_id="p6")
