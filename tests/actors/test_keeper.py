@@ -82,6 +82,9 @@ def test_a_torn_run_file_is_none(tmp_path: Path, content: str) -> None:
 
 STARTER = """
 import os, subprocess, sys
+# before the keeper: until it has become `sleep`, its command line is this program's, which
+# names the scratch directory
+other = subprocess.Popen(["sleep", "62"])
 reading, writing = os.pipe()
 keeper = subprocess.Popen(
     [sys.executable, "-I", "-S", sys.argv[1], sys.argv[2], str(os.getpid()),
@@ -90,7 +93,6 @@ keeper = subprocess.Popen(
 keeper.stdout.readline()
 os.close(reading)
 cluster = subprocess.Popen(["sh", "-c", "sleep 61 & wait", sys.argv[3] + "/ray"])
-other = subprocess.Popen(["sleep", "62"])
 print(keeper.pid, cluster.pid, other.pid, flush=True)
 sys.stdin.read()
 if sys.argv[4] == "stop":

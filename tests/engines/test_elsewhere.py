@@ -33,7 +33,8 @@ async def test_a_crash_at_a_commit_changes_nothing(
         rig.crash_at = (commit, outcome)
         await play_once(rig, Everything())
         assert rig.crashes == (commit <= rig.commits)
-        assert not rig.code.workers, "who has ended, or waits, holds no process"  # type: ignore[attr-defined]
+        workers = rig.code.workers  # type: ignore[attr-defined]
+        assert not workers, "who has ended, or waits, holds no process"
 
 
 @pytest.mark.parametrize("every_ms", [7, 31, 260, 1_111])
