@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,6 +27,8 @@ from .run_port import Body, BodyRunner, Who
 from .step import StepContext
 from .streams import drained
 from .tracing import Attempted, Finish, begin_attempt
+
+_log = logging.getLogger("toque.workflow")
 
 Told = Callable[[Claim, int, int, RecordedError | None], None]
 """`(claim, attempt, delay_ms, problem)`: a delay function has answered, or failed."""
@@ -218,7 +221,11 @@ class Bodies:
                 attempt.timer.cancel()
         elif not self._unfenced:
             return
-        failure = None if error is None else record_of(error)
+        failure = None
+        if error is not None:
+            failure = record_of(error)
+            name = claim.record.public_name
+            _log.info("attempt %d of step %r of %s failed", number, name, self._key, exc_info=error)
         if attempt is not None and attempt.finish is not None:
             attempt.finish(failure, "completed" if failure is None else "errored")
         if not self._closed:

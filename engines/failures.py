@@ -287,7 +287,11 @@ def data_of(record: RecordedError) -> Any:
 def text_of(error: BaseException) -> str:
     """`str(error)`, bounded, even if its `__str__` is broken."""
     try:
-        return bounded(str(error))
+        text = str(error)
+        if isinstance(error, BaseExceptionGroup):
+            inner = "; ".join(f"{type(e).__name__}: {text_of(e)}" for e in error.exceptions[:5])
+            text = f"{text}: {inner}"
+        return bounded(text)
     except Exception as broken:
         return f"(its text can't be made: {type(broken).__name__})"
 

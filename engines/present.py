@@ -34,6 +34,14 @@ REDACTED = b'"[REDACTED]"'
 _GIVEN_UP = ErrorView("CancelledError", "the workflow stopped waiting for it")
 
 
+def _first_queued_ms(instance: Instance) -> int:
+    """When the run was queued at first; `queued_ms` is of its latest wait for a slot."""
+    started_ms = instance.started_ms
+    if started_ms is None or instance.queued_ms <= started_ms:
+        return instance.queued_ms
+    return min(instance.created_ms, started_ms)
+
+
 def instance_view(
     instance: Instance,
     instance_id: str,
@@ -56,7 +64,7 @@ def instance_view(
         output=output,
         error=_error_view(instance.error),
         created_ms=instance.created_ms,
-        queued_ms=instance.queued_ms,
+        queued_ms=_first_queued_ms(instance),
         started_ms=instance.started_ms,
         ended_ms=instance.ended_ms,
         modified_ms=instance.modified_ms,

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NoReturn
 
@@ -70,6 +71,8 @@ from .outcomes import (
 )
 from .run_port import Outcome
 from .step import BodyCall, StepFunction
+
+_log = logging.getLogger("toque.workflow")
 
 _ABANDONED = RecordedError(FAILED, "CancelledError", "the workflow stopped waiting for it")
 
@@ -557,6 +560,8 @@ class Execution(Attempts):
         elif error is not None:
             after = followed(error, self.calls.values())
             self.outcome = after or Outcome(None, record_of(error))
+            if after is None and not self.cancelled:
+                _log.info("%s (%s) ended with an error", self._workflow, self.whose, exc_info=error)
         else:
             self.outcome = returned(
                 main.result(), self._workflow, self._returns, self.calls.values(), self.declared

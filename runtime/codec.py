@@ -120,7 +120,17 @@ def encode_json(value: Any, what: str = "value") -> bytes:
         )
     if NULL in raw:
         _refuse_nonfinite(value, what)
+    if _is_too_deep(raw):
+        raise UnencodableValue(
+            f"{what} nests deeper than {limits.JSON_DEPTH_MAX} levels; give back a flatter shape.",
+            {"type": type(value).__qualname__},
+        )
     return raw
+
+
+def _is_too_deep(raw: bytes) -> bool:
+    opened = raw.count(b"[") + raw.count(b"{")
+    return opened > limits.JSON_DEPTH_MAX and json_depth(raw) > limits.JSON_DEPTH_MAX
 
 
 def _refuse_nonfinite(value: Any, what: str) -> None:
@@ -214,8 +224,7 @@ def check_json(raw: bytes, what: str = "payload") -> bytes:
         raise PayloadTooLarge(
             f"{what} has {len(raw)} bytes; at most {limits.PAYLOAD_BYTES_MAX} are taken."
         )
-    opened = raw.count(b"[") + raw.count(b"{")
-    if opened > limits.JSON_DEPTH_MAX and json_depth(raw) > limits.JSON_DEPTH_MAX:
+    if _is_too_deep(raw):
         raise InvalidPayload(f"{what} nests deeper than {limits.JSON_DEPTH_MAX} levels.")
     try:
         _json_decoder.decode(raw)

@@ -129,3 +129,12 @@ def test_the_wire_checks_types():
     assert codec.unpack(raw, tuple[int, str]) == (1, "a")
     with pytest.raises(msgspec.ValidationError):
         codec.unpack(raw, tuple[int, int])
+
+
+def test_a_result_may_not_nest_deeper_than_a_parameter_may():
+    deep: Any = 1
+    for _ in range(limits.JSON_DEPTH_MAX):
+        deep = [deep]
+    assert codec.check_json(codec.encode_json(deep))
+    with pytest.raises(UnencodableValue, match="deeper"):
+        codec.encode_json([deep])
