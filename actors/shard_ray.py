@@ -112,7 +112,8 @@ class ShardActor:
         self._refusing: LinkServer | None = None
         self._loop = asyncio.get_running_loop()
         self._ticked = time.monotonic()
-        _log_to_file(spec)
+        with contextlib.suppress(OSError):  # a full disk is told by health
+            _log_to_file(spec)
         sys.stdout = Printed(logging.getLogger("toque.stdout"), logging.INFO)
         sys.stderr = Printed(logging.getLogger("toque.stderr"), logging.WARNING)
         self._beat()
