@@ -250,3 +250,4 @@ async def test_a_shard_that_cannot_open_says_why(
         await soon(router.call(EntityRef("ShardInfo", "d0"), "read", timeout_ms=10_000))
     assert refused.value.data["shard"] == "d0"
     router.close()
+    await asyncio.sleep(0)  # a turn for the transport to close
