@@ -264,7 +264,7 @@ async def test_an_entry_point_that_cannot_be_made_ends_the_instance(tmp_path: Pa
         assert view.error == ErrorView("SystemExit", "no")
 
 
-async def test_non_determinism_parks_the_instance(tmp_path: Path) -> None:
+async def test_non_determinism_ends_the_instance(tmp_path: Path) -> None:
     began: list[str] = []
 
     def make(name: str) -> Any:

@@ -237,7 +237,7 @@ OTHER_CODE = [
 
 
 @pytest.mark.parametrize("run", OTHER_CODE, ids=lambda run: run.__name__)
-def test_other_code_parks_the_instance_and_runs_nothing_again(play: Any, run: Run) -> None:
+def test_other_code_ends_the_instance_and_runs_nothing_again(play: Any, run: Run) -> None:
     it = play(old_code)
     it.finish("a-1")
     it.finish("b-1")
