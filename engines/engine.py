@@ -47,6 +47,7 @@ from .life import whole
 from .operations import InstanceOperations
 from .ports import ENGINE_KIND
 from .present import step_output, step_views
+from .rows import check_same, content_of
 from .status import FINISHED, HOLDS_SLOT, move
 from .views import CreateRequest, InstanceView, StepOutput
 
@@ -74,11 +75,13 @@ class Engine(InstanceOperations):
     def create(self, request: CreateRequest) -> InstanceView | asyncio.Future[InstanceView]:
         """Make the instance; see `CreateRequest`."""
         instance = self._instance
+        content = content_of(request.params, request.retention)
         if instance is not None:
             if not request.request_id or request.request_id != instance.request_id:
                 if not self._expire_if_due(self.ctx.clock.now_ms()):
                     raise InstanceAlreadyExists(f"instance {self._id()!r} exists already.")
             else:
+                check_same(request.request_id, instance.request_content, content)
                 return self.wait(request.wait_ms) if request.wait_ms else self._view()
         check_instance_id(self._id())
         self._refuse_create(request.request_id)
@@ -91,6 +94,7 @@ class Engine(InstanceOperations):
             version_id=request.version_id,
             code_hash=request.code_hash,
             request_id=request.request_id,
+            request_content=content,
             source=request.source,
             souschef=self.ctx.entropy.randrange(max(1, request.souschefs)),
             created_ms=now_ms,
@@ -172,7 +176,8 @@ class Engine(InstanceOperations):
         instance = self._existing()
         check_event_type(event_type)
         check_json(payload, "event payload")
-        known = self._rows.answer_of(request_id)
+        content = content_of("event", event_type, payload)
+        known = self._rows.answer_of(request_id, content)
         if known is not None:
             return known
         if instance.status in FINISHED:
@@ -188,7 +193,7 @@ class Engine(InstanceOperations):
         instance.event_seq += 1
         instance.events_buffered += 1
         self._rows.put_event(instance.event_seq, event_type, now_ms, payload)
-        self._keep_answer(request_id, now_ms)
+        self._keep_answer(request_id, now_ms, content)
         self._is_changed = True
         run = self._run
         if run is not None:

@@ -72,7 +72,13 @@ CODECS = Table("codecs", (("account", "TEXT"), ("codec", "TEXT"), ("sample", "BL
 TOMBSTONES = Table("tombstones", (("entity", "TEXT"), ("blob", "BLOB")), 1)
 REQUESTS = Table(
     "requests",
-    (("entity", "TEXT"), ("request_id", "TEXT"), ("seq", "INTEGER"), ("answer", "INTEGER")),
+    (
+        ("entity", "TEXT"),
+        ("request_id", "TEXT"),
+        ("seq", "INTEGER"),
+        ("answer", "INTEGER"),
+        ("content", "INTEGER"),
+    ),
     2,
 )
 
@@ -124,6 +130,7 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
         undo: the rollback that is under way, wanted or over.
         sweep_from: records from that ordinal on are still to be deleted; 0: none.
         continued: how many runs ended by `continue_as_new` before this one.
+        request_content: stands for what the create of `request_id` said.
     """
 
     version: int
@@ -173,6 +180,7 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     cancel_ms: int = 0
     undo: Undoing | None = None
     continued: int = 0
+    request_content: int = 0
 
     def row(self, entity: str, workflow_uuid: str) -> Row:
         """As a row of `INSTANCES`."""

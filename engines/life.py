@@ -556,12 +556,12 @@ class InstanceLife(DurableObject):
     def _id(self) -> str:
         return split_engine_key(self.ctx.ref.key)[2]
 
-    def _keep_answer(self, request_id: str, answer: int) -> None:
+    def _keep_answer(self, request_id: str, answer: int, content: int = 0) -> None:
         if request_id:
             instance = self._existing()
             instance.request_seq += 1
             self._is_changed = True
-            self._rows.keep_answer(request_id, instance.request_seq, answer)
+            self._rows.keep_answer(request_id, instance.request_seq, answer, content)
 
     def _status_report(self, instance: Instance) -> StatusReport:
         return StatusReport(

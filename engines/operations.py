@@ -16,6 +16,7 @@ from .deletion import DeletableInstance
 from .failures import NON_RETRYABLE, RecordedError, StepNotFound, cancelled_error
 from .journal import CANCEL, DO, HIDDEN, SLEEP, WAIT, Instance, Pause, Record, Undoing
 from .life import whole
+from .rows import content_of
 from .status import move
 from .views import InstanceView
 
@@ -39,7 +40,7 @@ class InstanceOperations(DeletableInstance):
             else:
                 self._terminate(now_ms)
 
-        return self._once(request_id, act)
+        return self._once(request_id, act, "terminate", rollback)
 
     def _terminate(self, now_ms: int) -> None:
         instance = self._existing()
@@ -70,7 +71,7 @@ class InstanceOperations(DeletableInstance):
         The instance ends `terminated`, with the error name `Cancelled`; one that never ran, at
         once.
         """
-        return self._once(request_id, self._cancel)
+        return self._once(request_id, self._cancel, "cancel")
 
     def _cancel(self, now_ms: int) -> None:
         instance = self._existing()
@@ -99,7 +100,7 @@ class InstanceOperations(DeletableInstance):
     @whole
     def pause(self, request_id: str) -> InstanceView:
         """Do nothing more from here on; bodies in flight may end."""
-        return self._once(request_id, self._pause)
+        return self._once(request_id, self._pause, "pause")
 
     def _pause(self, now_ms: int) -> None:
         instance = self._existing()
@@ -121,7 +122,7 @@ class InstanceOperations(DeletableInstance):
     @whole
     def resume(self, request_id: str) -> InstanceView:
         """Go on after a pause, or take back one that is not complete; else no effect."""
-        return self._once(request_id, self._resume)
+        return self._once(request_id, self._resume, "resume")
 
     def _resume(self, now_ms: int) -> None:
         instance = self._existing()
@@ -176,7 +177,7 @@ class InstanceOperations(DeletableInstance):
         def act(now_ms: int) -> None:
             self._restart(now_ms, self._step_of(name, count, kind) if name else None)
 
-        return self._once(request_id, act)
+        return self._once(request_id, act, "restart", name, count, kind)
 
     def _step_of(self, name: str, count: int, kind: str) -> Record:
         wanted = STEP_TYPES.get(kind)
@@ -252,14 +253,15 @@ class InstanceOperations(DeletableInstance):
         if turn is not None:
             self._after_turn(turn, now_ms)
 
-    def _once(self, request_id: str, act: Callable[[int], None]) -> InstanceView:
-        """Do it, unless that request has done it before."""
+    def _once(self, request_id: str, act: Callable[[int], None], *asked: object) -> InstanceView:
+        """Do what is asked, unless that request has done it before."""
         instance = self._existing()
-        if self._rows.answer_of(request_id) is None:
+        content = content_of(*asked)
+        if self._rows.answer_of(request_id, content) is None:
             if instance.sweep_from:
                 raise EntityReset(f"instance {self._id()!r} is being restarted; ask again.")
             now_ms = self.ctx.clock.now_ms()
             act(now_ms)
-            self._keep_answer(request_id, now_ms)
+            self._keep_answer(request_id, now_ms, content)
             self._flush()
         return self._view()

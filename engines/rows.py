@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 from ..runtime.blobs import BlobCollector
 from ..runtime.codec import NULL, pack, unpack
 from ..runtime.entity import Context
-from ..runtime.errors import Overloaded
+from ..runtime.errors import Overloaded, RequestIdReused
 from ..runtime.ids import split_engine_key
 from ..runtime.limits import (
     INLINE_PAYLOAD_BYTES_MAX,
@@ -327,17 +328,23 @@ class InstanceRows:
 
     # --- request ids ------------------------------------------------------------------------
 
-    def answer_of(self, request_id: str) -> int | None:
-        """The answer that a request got before."""
+    def answer_of(self, request_id: str, content: int = 0) -> int | None:
+        """The answer that a request got before; `content` stands for what it asks (0: any).
+
+        Raises:
+            RequestIdReused: that id asked something else.
+        """
         row = self._get(REQUESTS, (self._key, request_id)) if request_id else None
+        if row is not None and content and row[4]:
+            check_same(request_id, row[4], content)
         return None if row is None else row[3]
 
-    def keep_answer(self, request_id: str, seq: int, answer: int) -> None:
+    def keep_answer(self, request_id: str, seq: int, answer: int, content: int = 0) -> None:
         """Remember a request; the oldest is forgotten past a number of them."""
         if self._request_ids is None:
             rows = sorted(self._all(REQUESTS), key=lambda row: row[2])
             self._request_ids = deque(row[1] for row in rows)
-        self._put(REQUESTS, (self._key, request_id, seq, answer))
+        self._put(REQUESTS, (self._key, request_id, seq, answer, content))
         self._request_ids.append(request_id)
         if len(self._request_ids) > REQUEST_IDS_KEPT_MAX:
             self._delete(REQUESTS, (self._key, self._request_ids.popleft()))
@@ -353,6 +360,20 @@ class InstanceRows:
             after = table.key_of(page[-1])
             page = self._ctx.scan(table, (self._key,), after=after, limit=SCAN_ROWS_MAX)
         return rows
+
+
+def content_of(*parts: object) -> int:
+    """A number that stands for what a request says."""
+    return int.from_bytes(blake2b(pack(parts), digest_size=8).digest(), "big") >> 1 or 1
+
+
+def check_same(request_id: str, before: int, now: int) -> None:
+    """Refuse a request id that has asked something else before."""
+    if before != now:
+        raise RequestIdReused(
+            f"request id (Idempotency-Key) {request_id!r:.80} was used for this instance with "
+            "other content, and nothing was done; another request takes another id."
+        )
 
 
 def _notes_of(row: Row) -> list[StatusNote]:

@@ -208,6 +208,14 @@ class InvalidTransition(CallerError):
     number = 10407
 
 
+class RequestIdReused(CallerError):
+    """The request id (Idempotency-Key) was used for a request of other content."""
+
+    code = "request.id_reused"
+    number = 10109
+    status = 422
+
+
 class UnknownMethod(CallerError):
     """The entity has no such method."""
 

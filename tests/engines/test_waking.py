@@ -23,6 +23,7 @@ from toque.runtime.errors import (
     InvalidPayload,
     InvalidTransition,
     Overloaded,
+    RequestIdReused,
 )
 from toque.runtime.ids import EntityRef
 
@@ -168,6 +169,22 @@ async def test_an_event_is_sent_once_per_request_id(tmp_path: Path) -> None:
         assert await rig.call("send_event", "go", b"1", "e1") == first
         assert await rig.call("send_event", "go", b"1", "e2") > first
         assert len(rig.rows("events")) == 2
+        for other in (("go", b"2"), ("stop", b"1")):
+            with pytest.raises(RequestIdReused):
+                await rig.call("send_event", *other, "e1")
+        with pytest.raises(RequestIdReused):
+            await rig.call("pause", "e1")
+        assert len(rig.rows("events")) == 2
+
+
+async def test_a_request_id_stands_for_one_create(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        made = await rig.create(waiting(), {"n": 1})
+        rig.restart()
+        assert (await rig.create(waiting(), {"n": 1})).run_id == made.run_id
+        for other in ({"params": b"2"}, {"retention": (1, 1)}):
+            with pytest.raises(RequestIdReused):
+                await rig.create(waiting(), **{"params": {"n": 1}, **other})
 
 
 async def test_old_request_ids_are_forgotten(tmp_path: Path) -> None:

@@ -150,3 +150,19 @@ def test_a_marked_function_stays_a_function() -> None:
     with pytest.raises(StopIteration) as end:
         f(None, None).send(None)
     assert end.value.value == 1
+
+
+def test_a_relative_path_has_lines_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text, line in (("x = 1\nimport nothing_like_it\n", 2), ("\n\ndef broken(:\n", 3)):
+        (tmp_path / "app.py").write_text(text)
+        for path in ("app.py", "./app.py"):
+            with pytest.raises(WorkflowLoadError, match=f"app.py, line {line}: "):
+                load_file(path)
+
+
+def test_a_bad_name_is_told_in_one_sentence(tmp_path: Path) -> None:
+    text = "import toque\n@toque.workflow(name='a b')\nasync def f(event, step): ...\n"
+    (tmp_path / "app.py").write_text(text)
+    with pytest.raises(WorkflowLoadError, match=r"'order-42'\.\Z"):
+        definitions_of(load_file(tmp_path / "app.py"))
