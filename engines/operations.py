@@ -258,6 +258,12 @@ class InstanceOperations(DeletableInstance):
         instance = self._existing()
         content = content_of(*asked)
         if self._rows.answer_of(request_id, content) is None:
+            if instance.status == "waitingForPause" and self._run is None:
+                # a reset or a crash took the bodies that the pause waits for, and this call
+                # came before the instance was taken up again
+                now_ms = self.ctx.clock.now_ms()
+                self._drop_run()
+                self._quiesce(now_ms, now_ms, ())
             if instance.sweep_from:
                 raise EntityReset(f"instance {self._id()!r} is being restarted; ask again.")
             now_ms = self.ctx.clock.now_ms()

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.engines.flows import Event, Step, hanging, napping, one_step, waiting
-from tests.engines.rig import Rig, on_virtual_time, rigged, view_of
+from tests.engines.rig import KEY, Rig, on_virtual_time, rigged, view_of
 from toque.engines.step import StepContext
 from toque.engines.views import InstanceView
 from toque.engines.workflow import workflow
 from toque.runtime.errors import InvalidTransition
+from toque.runtime.ids import EntityRef
 
 pytestmark = pytest.mark.loop(factory=on_virtual_time)
 
@@ -243,3 +244,20 @@ async def test_an_instance_may_pause_itself(tmp_path: Path) -> None:
         await rig.create(one_step(body))
         await rig.ended()
         assert (await rig.view()).output == b'"waitingForPause"'
+
+
+@pytest.mark.parametrize("operation", ["cancel", "resume", "terminate", "restart"])
+async def test_an_operation_finds_a_pending_pause_whose_bodies_a_reset_took(
+    tmp_path: Path, operation: str
+) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(two_steps())
+        await rig.status("running")
+        assert (await do(rig, "pause")).status == "waitingForPause"
+        ref = EntityRef("Engine", KEY)
+        rig.host.reset(rig.host._live[ref], RuntimeError("a fault"))
+        more = ("", 1, "do") if operation == "restart" else ()
+        await rig.call(operation, "r2", *more)
+        view = await rig.ended()
+        ends_early = operation in ("cancel", "terminate")
+        assert view.status == ("terminated" if ends_early else "complete")
