@@ -69,6 +69,7 @@ async def build(spec: ShardSpec) -> EchoShard:
     if stop.exists():
         stop.unlink()
         os.kill(os.getpid(), signal.SIGSTOP)
+        threading.Event().wait()  # this thread may go on for a moment; it must write nothing
     path = Path(spec.data_dir, f"{spec.shard}.epoch")
     epoch = int(path.read_text()) + 1 if path.exists() else 1
     path.write_text(str(epoch))
