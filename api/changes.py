@@ -292,7 +292,9 @@ def step_ref(given: FromStep | None) -> StepRef | None:
     if isinstance(given, str):
         return StepRef(given)
     try:
-        return msgspec.convert(given, StepRef) if isinstance(given, Mapping) else StepRef(*given)
+        named = given if isinstance(given, Mapping) else StepRef(*given)
+        # converted in both cases, so that ("charge", "2") is refused as its mapping would be
+        return msgspec.convert(msgspec.to_builtins(named), StepRef)
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidArgument(
             f"from_step {given!r:.80} is not as expected: {error}. Right: 'charge', "

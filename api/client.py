@@ -418,14 +418,14 @@ class Client:
         """Change the status of up to 100 instances, each by itself; see `api.changes`."""
         check_workflow_name(workflow)
         wanted = check_change(Change(change) if isinstance(change, str) else change)
-        found = list(ids)
+        found = _several(ids)
         check_ids(found)
         return await self.backend.change_many(workflow, found, wanted, self._entropy.new_id())
 
     async def delete_instances(self, workflow: str, ids: Iterable[str]) -> BatchChanges:
         """Remove up to 100 instances, each by itself; tells which were not there."""
         check_workflow_name(workflow)
-        found = list(ids)
+        found = _several(ids)
         check_ids(found)
         return await self.backend.delete_many(workflow, found, self._entropy.new_id())
 
@@ -513,6 +513,15 @@ class Client:
         await self.close()
 
 
+def _several(ids: Iterable[str]) -> list[str]:
+    """The ids. One string is none of them: its letters would be taken for ids."""
+    if isinstance(ids, str | bytes):
+        raise InvalidArgument(
+            f"ids must be a list of ids, not the text {ids!r:.80}. Right: [{ids!r:.80}]."
+        )
+    return list(ids)
+
+
 def _new(
     id: str | None, params: Any, retention: tuple[Duration, Duration] | None = None
 ) -> NewInstance:
@@ -520,6 +529,11 @@ def _new(
         check_instance_id(id)
     kept = None
     if retention is not None:
+        if not isinstance(retention, tuple | list) or len(retention) != 2:
+            raise InvalidArgument(
+                f"retention {retention!r:.80} is not a pair of durations: of success, and of any "
+                "other end. Right: ('7 days', '30 days')."
+            )
         success, other = (
             duration_ms(one, "retention", max_ms=limits.RETENTION_MAX_MS) for one in retention
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -76,6 +76,16 @@ async def test_wrong_operations_are_refused_before_anything_is_sent(plane: Any, 
             await client.change_instances("orders", ["one"], "explode")
         with pytest.raises(InvalidArgument, match="retention"):
             await client.create_instance("orders", retention=("31 days", 0))
+        for pair in ((1,), 1, "ab"):
+            with pytest.raises(InvalidArgument, match="pair of durations"):
+                await client.create_instance("orders", retention=cast(Any, pair))
+        # a string is no list of ids: its letters would be taken for them
+        with pytest.raises(InvalidArgument, match="list of ids"):
+            await client.delete_instances("orders", "tx")
+        with pytest.raises(InvalidArgument, match="list of ids"):
+            await client.change_instances("orders", "tx", "pause")
+        with pytest.raises(InvalidArgument, match="Right"):
+            await one.restart(from_step=cast(Any, ("s", "2")))
     assert not plane.router.calls
 
 
