@@ -19,6 +19,7 @@ from .journal import FORMAT_VERSION, Instance, Tombstone
 from .life import whole
 from .observed import ObservedInstance
 from .ports import StatusReport
+from .rows import content_of
 from .status import FINISHED
 
 _DELETED = -1
@@ -35,11 +36,12 @@ class DeletableInstance(ObservedInstance):
     @whole
     def delete(self, request_id: str) -> bool:
         """Remove all there is of the instance, whatever its status. True."""
-        if self._rows.answer_of(request_id) is not None:
+        content = content_of("delete")
+        if self._rows.answer_of(request_id, content) is not None:
             return True  # though there may be a new instance of the id
         instance = self._existing()
         now_ms = self.ctx.clock.now_ms()
-        self._keep_answer(request_id, now_ms)
+        self._keep_answer(request_id, now_ms, content)
         self._keep_answer(instance.request_id, _DELETED)
         self._delete(instance, now_ms, now_ms + limits.DELETION_REMEMBERED_MS)
         return True

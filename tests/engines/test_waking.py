@@ -406,3 +406,15 @@ async def test_a_poke_makes_it_report_and_look(tmp_path: Path) -> None:
         rig.clock.skew_ms = 40_000  # the clock jumped: it is due, and no alarm has fired yet
         await rig.call("poke_many", "s", 1, [KEY], kind="EngineShard")
         assert (await rig.ended()).status == "complete"
+
+
+async def test_a_request_that_changed_something_can_not_delete_as_well(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(napping(100))
+        await rig.status("waiting")
+        await rig.call("pause", "X")
+        with pytest.raises(RequestIdReused):
+            await rig.call("delete", "X")
+        assert (await rig.view()).status == "paused"
+        assert await rig.call("delete", "Y") is True
+        assert await rig.call("delete", "Y") is True  # the same request again
