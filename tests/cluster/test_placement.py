@@ -82,6 +82,7 @@ def test_an_instance_has_a_ray_actor_of_its_own_and_survives_it(folder: Path) ->
     assert ends(ended["output"])
 
 
+@pytest.mark.campaign  # the moments of a kill and of a block are the machine's
 def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) -> None:
     story = Story(folder, "poison", "inner", "loop")
     exits, blocks = story.next("poisoned"), story.next("poisoned")
