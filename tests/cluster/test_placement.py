@@ -92,6 +92,7 @@ def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) ->
         assert told["output"] == told["began"][-1]
         assert told["output"] not in told["other"]
         assert told["other_ms"] < 15_000
+    assert exits["other"] != blocks["other"], "the shard's process was another after the block"
     told = [event for event in story.next("events")["events"] if event["shard"] == "d0"]
     assert "code of instance default/" in next(e["reason"] for e in told if e["what"] == "hung")
     events = [event["what"] for event in told]
