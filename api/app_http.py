@@ -1,7 +1,8 @@
 """The HTTP application: the REST routes, health, and the OpenAPI document.
 
-A FastAPI application that hands everything under `/client/v4/accounts/` to `routes_http` before
-any of its own machinery runs. Its own routes need a token too, except `/healthz` and `/readyz`.
+A FastAPI application that hands everything under `/client/v4/` and `/toque/v1/` to the dispatcher
+before any of its own machinery runs. Its own routes need a token too, except `/healthz` and
+`/readyz`.
 """
 
 from __future__ import annotations
@@ -13,21 +14,34 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from ..runtime.errors import MethodNotAllowed, RouteNotFound, ToqueError
-from .auth import TokenBook
+from .admin_http import ADMIN_ROUTES, AdminRoutes
+from .auth import Admission, TokenBook
+from .dispatch_http import Dispatcher, Receive, Scope, Send
 from .errors_http import answer_of
 from .openapi import openapi_document
-from .routes_http import PREFIX, Receive, Routes, Scope, Send
+from .routes_http import BASE, ROUTES, Routes
 from .service import ControlPlane
 
-_PREFIX = PREFIX.encode()
+_PREFIXES = (b"/client/v4/", b"/toque/v1/")
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 
 class ControlPlaneApp(FastAPI):
-    """The application. `api` is the bare ASGI part for the REST routes."""
+    """The application.
 
-    api: Routes
-    tokens: TokenBook
+    Attributes:
+        api: the bare ASGI part.
+        endpoints: those of workflows and instances; they have long waits to end.
+        admission: knows who asks.
+    """
+
+    api: Dispatcher
+    endpoints: Routes
+    admission: Admission
+
+    def drain(self) -> None:
+        """End long waits."""
+        self.endpoints.drain()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -35,13 +49,16 @@ class ControlPlaneApp(FastAPI):
             return
         if not scope.get("raw_path"):
             scope["raw_path"] = scope["path"].encode()
-        if scope["raw_path"].startswith(_PREFIX):
+        if scope["raw_path"].startswith(_PREFIXES):
             await self.api(scope, receive, send)
             return
         if scope["path"] not in _OPEN_PATHS:
             headers: dict[bytes, bytes] = dict(scope["headers"])
             try:
-                self.tokens.account_of(headers.get(b"authorization"))
+                client = scope.get("client")
+                await self.admission.principal(
+                    headers.get(b"authorization"), client[0] if client else ""
+                )
             except ToqueError as error:
                 await _response(error)(scope, receive, send)
                 return
@@ -63,8 +80,11 @@ def make_app(plane: ControlPlane, *, tokens: TokenBook, version: str) -> Control
         version: shown in the OpenAPI document.
     """
     app = ControlPlaneApp(title="toque", version=version, docs_url=None, redoc_url=None)
-    app.api = Routes(plane, tokens)
-    app.tokens = tokens
+    app.admission = Admission(tokens)
+    app.endpoints = Routes(plane)
+    app.api = Dispatcher(app.admission)
+    app.api.add(ROUTES, app.endpoints, BASE)
+    app.api.add(ADMIN_ROUTES, AdminRoutes(plane))
 
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
@@ -75,10 +95,6 @@ def make_app(plane: ControlPlane, *, tokens: TokenBook, version: str) -> Control
         body = {"status": "ready" if ready else "not ready", "shards": shards}
         headers = None if ready else {"retry-after": "1"}
         return JSONResponse(body, 200 if ready else 503, headers)
-
-    async def shards() -> dict[str, dict[str, Any]]:
-        """Counters of each shard that answers: calls, commits, rows, live entities, epoch."""
-        return await plane.statistics()
 
     async def refuse(request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 500)
@@ -93,7 +109,6 @@ def make_app(plane: ControlPlane, *, tokens: TokenBook, version: str) -> Control
 
     app.add_api_route("/healthz", healthz, methods=["GET"], include_in_schema=False)
     app.add_api_route("/readyz", readyz, methods=["GET"], include_in_schema=False)
-    app.add_api_route("/toque/v1/shards", shards, methods=["GET"])
     app.add_exception_handler(HTTPException, refuse)
     return app
 

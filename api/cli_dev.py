@@ -27,7 +27,7 @@ from ..runtime.clock import SystemClock
 from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import InvalidArgument, ToqueError, WorkflowLoadError
 from .app_http import make_app
-from .auth import TokenBook
+from .auth import ADMIN, OPERATOR, Principal, TokenBook
 from .cli_config import ACCOUNT_DEFAULT, DATA_DEFAULT, DevFile, read_dev_file, write_dev_file
 from .cli_output import EXIT_ERROR, EXIT_INTERRUPTED, print_error, print_json
 from .server_http import HttpServer
@@ -130,7 +130,7 @@ async def _serve(options: DevOptions, listen: Callable[[], None]) -> None:
         token = known.token if known is not None else SystemEntropy().new_id()
         app = make_app(
             runtime.control_plane,
-            tokens=TokenBook({token: ACCOUNT_DEFAULT}),
+            tokens=TokenBook({token: Principal(OPERATOR, ADMIN, "dev", "toque dev")}),
             version=version("toque"),
         )
         async with HttpServer(app, SystemClock(), port=options.port) as server:

@@ -1,273 +1,72 @@
-"""The REST routes, as one bare ASGI application: no framework on the hot path.
+"""The REST routes of workflows and instances, in Cloudflare's shapes.
 
-Routing works on the raw path and decodes segments afterwards, because an instance id may hold
-`/` as `%2F`. Each path has a twin with a trailing slash. Order of checks: token, account, route,
-method, query, body; so nobody without a token learns which paths there are.
-
-Bounds: a body is counted while it is read and refused past its limit; requests under way and
-bytes held for them are bounded, past that callers get `overloaded`. A long wait ends when the
+`dispatch_http` admits and routes; here are the table and its endpoints. A long wait ends when the
 client goes away or the server drains.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from ..engines.views import EventPage
 from ..runtime import limits
-from ..runtime.errors import (
-    ControlFlow,
-    InvalidArgument,
-    MethodNotAllowed,
-    Overloaded,
-    PayloadTooLarge,
-    RequestTimeout,
-    RouteNotFound,
-    ShardUnavailable,
-)
+from ..runtime.errors import InvalidArgument, Overloaded, ShardUnavailable
 from . import requests, shapes, watching_shapes
-from .auth import TokenBook
+from .auth import READ, WRITE
 from .content_http import Content
-from .errors_http import JSON, Headers, answer_of
+from .dispatch_http import ACCOUNT, ClientGone, Request, Route, Send, Streamed
 from .service import ControlPlane
 from .subscribe_http import EventStream
 
 T = TypeVar("T")
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
-PREFIX = "/client/v4/accounts/"
-_PREFIX = PREFIX.encode()
-_DRAINED_BYTES_MAX = 16 * limits.MIB
-"""A longer body is not read to its end after a refusal: the connection is closed."""
+BASE = ("client", "v4", "accounts", ACCOUNT)
+"""What stands before each path of the table."""
 _WATCH_AFTER_S = 0.25
 """How long a wait goes on before its client is watched."""
 
-
-class _ClientGone(ControlFlow):
-    """The client closed the connection; nobody hears the answer."""
-
-
-class Route(NamedTuple):
-    """A path (segments after the account; `{}` is a parameter), its method and its handler."""
-
-    method: str
-    path: tuple[str, ...]
-    handler: str
-
-
 ROUTES = (
-    Route("GET", ("workflows",), "list_workflows"),
-    Route("GET", ("workflows", "{}"), "get_workflow"),
-    Route("POST", ("workflows", "{}", "instances"), "create_instance"),
-    Route("GET", ("workflows", "{}", "instances"), "list_instances"),
-    Route("POST", ("workflows", "{}", "instances", "batch"), "create_instances"),
-    Route("PUT", ("workflows", "{}", "instances", "terminate"), "terminate_instances"),
-    Route("POST", ("workflows", "{}", "instances", "batch", "delete"), "delete_instances"),
-    Route("POST", ("workflows", "{}", "instances", "batch", "status"), "change_statuses"),
-    Route("GET", ("workflows", "{}", "instances", "{}"), "get_instance"),
-    Route("DELETE", ("workflows", "{}", "instances", "{}"), "delete_instance"),
-    Route("PATCH", ("workflows", "{}", "instances", "{}", "status"), "change_status"),
-    Route("GET", ("workflows", "{}", "instances", "{}", "events"), "get_events"),
-    Route("GET", ("workflows", "{}", "instances", "{}", "step"), "get_step"),
-    Route("POST", ("workflows", "{}", "instances", "{}", "events", "{}"), "send_event"),
-    Route("GET", ("workflows", "{}", "instances", "{}", "subscribe"), "subscribe"),
-    Route("GET", ("workflows", "{}", "instances", "{}", "waiting"), "get_waiting"),
+    Route("GET", ("workflows",), "list_workflows", READ),
+    Route("GET", ("workflows", "{}"), "get_workflow", READ),
+    Route("POST", ("workflows", "{}", "instances"), "create_instance", WRITE),
+    Route("GET", ("workflows", "{}", "instances"), "list_instances", READ),
+    Route("POST", ("workflows", "{}", "instances", "batch"), "create_instances", WRITE),
+    Route("PUT", ("workflows", "{}", "instances", "terminate"), "terminate_instances", WRITE),
+    Route("POST", ("workflows", "{}", "instances", "batch", "delete"), "delete_instances", WRITE),
+    Route("POST", ("workflows", "{}", "instances", "batch", "status"), "change_statuses", WRITE),
+    Route("GET", ("workflows", "{}", "instances", "{}"), "get_instance", READ),
+    Route("DELETE", ("workflows", "{}", "instances", "{}"), "delete_instance", WRITE),
+    Route("PATCH", ("workflows", "{}", "instances", "{}", "status"), "change_status", WRITE),
+    Route("GET", ("workflows", "{}", "instances", "{}", "events"), "get_events", READ),
+    Route("GET", ("workflows", "{}", "instances", "{}", "step"), "get_step", READ),
+    Route("POST", ("workflows", "{}", "instances", "{}", "events", "{}"), "send_event", WRITE),
+    Route("GET", ("workflows", "{}", "instances", "{}", "subscribe"), "subscribe", READ),
+    Route("GET", ("workflows", "{}", "instances", "{}", "waiting"), "get_waiting", READ),
 )
 
 
-class Request:
-    """A request that has been routed: `words` are its decoded path parameters."""
-
-    __slots__ = (
-        "account",
-        "gauge",
-        "held",
-        "key",
-        "last_event",
-        "length",
-        "query",
-        "receive",
-        "words",
-    )
-
-    def __init__(self, scope: Scope, receive: Receive, gauge: _Gauge) -> None:
-        self.account = ""
-        self.words: list[str] = []
-        self.query: bytes = scope["query_string"]
-        self.receive = receive
-        self.gauge = gauge
-        self.held = 0
-        self.length: int | None = None
-        self.key: str | None = None
-        self.last_event = 0
-
-    async def body(self, bytes_max: int = limits.BODY_BYTES_MAX) -> bytes:
-        """The whole body, or `PayloadTooLarge` as soon as it is known to be over `bytes_max`."""
-        if self.length is not None and self.length > bytes_max:
-            raise _too_large(bytes_max, self.length > _DRAINED_BYTES_MAX)
-        message = await self.receive()
-        if not message.get("more_body") and message["type"] == "http.request":
-            body: bytes = message["body"]
-            if len(body) > bytes_max:
-                raise _too_large(bytes_max, False)
-            self._hold(len(body))
-            return body
-        try:
-            async with asyncio.timeout(limits.BODY_READ_MAX_MS / 1000):
-                return await self._rest(message, bytes_max)
-        except TimeoutError:
-            raise RequestTimeout("the body did not arrive in time.", {"close": True}) from None
-
-    async def _rest(self, message: Message, bytes_max: int) -> bytes:
-        parts = []
-        size = 0
-        while True:
-            if message["type"] != "http.request":
-                raise _ClientGone
-            part = message.get("body", b"")
-            size += len(part)
-            if size > bytes_max:
-                raise _too_large(bytes_max, True)
-            self._hold(len(part))
-            parts.append(part)
-            if not message.get("more_body"):
-                return b"".join(parts)
-            message = await self.receive()
-
-    def _hold(self, size: int) -> None:
-        self.gauge.hold(size)
-        self.held += size
-
-    async def gone(self) -> None:
-        """Return when the client has closed the connection. Call it after the body was read."""
-        while (await self.receive())["type"] == "http.request":
-            pass
-
-
-def _too_large(bytes_max: int, close: bool) -> PayloadTooLarge:
-    return PayloadTooLarge(
-        f"the body is too large; at most {bytes_max} bytes are taken.",
-        {"close": True} if close else None,
-    )
-
-
-class _Gauge:
-    """Counts what is under way, within bounds."""
-
-    __slots__ = ("bytes", "requests")
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.bytes = 0
-
-    def enter(self) -> None:
-        if self.requests >= limits.REQUESTS_IN_FLIGHT_MAX:
-            raise Overloaded(f"{self.requests} requests are under way.")
-        self.requests += 1
-
-    def hold(self, size: int) -> None:
-        if self.bytes + size > limits.BODY_BYTES_IN_FLIGHT_MAX:
-            raise Overloaded("too many bytes of request bodies are held.")
-        self.bytes += size
-
-
-Handler = Callable[[Request], Awaitable[bytes | EventStream | Content]]
-Endpoints = dict[str, Handler]
-
-
 class Routes:
-    """The ASGI application for everything under `PREFIX`.
+    """The endpoints of the table.
 
     Args:
         plane: the operations.
-        tokens: who may call them.
+
+    Attributes:
+        streams: how many subscriptions are served.
     """
 
-    def __init__(self, plane: ControlPlane, tokens: TokenBook) -> None:
+    def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
-        self._tokens = tokens
-        self._gauge = _Gauge()
         self._draining = False
         self._watches: set[_Watch] = set()
-        self._streams = 0
-        self._by_length: dict[int, dict[tuple[str, ...], Endpoints]] = {}
-        for route in ROUTES:
-            paths = self._by_length.setdefault(len(route.path) + 1, {})
-            handler = getattr(self, "_" + route.handler)
-            paths.setdefault(route.path, {})[route.method] = handler
+        self.streams = 0
 
     def drain(self) -> None:
         """End long waits: their callers are told to ask again."""
         self._draining = True
         for watch in list(self._watches):
             watch.give_up(_draining())
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, self._gauge)
-        entered = False
-        headers: Headers = [JSON]
-        try:
-            self._gauge.enter()
-            entered = True
-            handler = self._admit(scope, request)
-            body = await handler(request)
-            if isinstance(body, EventStream):
-                await self._stream(body, send)
-                return
-            if isinstance(body, Content):
-                await body.send_to(send)
-                return
-            status = 200
-        except _ClientGone:
-            return
-        except Exception as error:
-            status, headers, body = answer_of(error)
-            if getattr(error, "data", {}).get("close"):
-                headers.append((b"connection", b"close"))
-        finally:
-            self._gauge.bytes -= request.held
-            self._gauge.requests -= entered
-        headers.append((b"content-length", b"%d" % len(body)))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    def _admit(self, scope: Scope, request: Request) -> Handler:
-        """Check token and account, then find the handler."""
-        authorization = None
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                authorization = value
-            elif name == b"content-length":
-                request.length = int(value) if value.isdigit() else None
-            elif name == b"idempotency-key":
-                request.key = value.decode("latin-1")
-            elif name == b"last-event-id" and value.isdigit() and len(value) < 20:
-                request.last_event = int(value)
-        reached = self._tokens.account_of(authorization)
-        parts: list[bytes] = scope["raw_path"][len(_PREFIX) :].split(b"/")
-        if len(parts) > 1 and not parts[-1]:
-            parts.pop()
-        self._tokens.check_account(reached, parts[0])
-        request.account = reached.decode()
-        for path, endpoints in self._by_length.get(len(parts), {}).items():
-            words = _match(path, parts)
-            if words is not None:
-                request.words = words
-                handler = endpoints.get(scope["method"])
-                if handler is None:
-                    raise MethodNotAllowed(
-                        f"this path takes {', '.join(endpoints)}, not {scope['method']}.",
-                        {"allowed": list(endpoints)},
-                    )
-                return handler
-        raise RouteNotFound(
-            "there is no such path. Ids are percent-encoded path segments: '/' in an id is '%2F'."
-        )
 
     # --- endpoints ---
 
@@ -414,7 +213,7 @@ class Routes:
         first = await anext(parts, b"")
         return Content(first, parts, size, shapes.stream_name(found))
 
-    async def _subscribe(self, request: Request) -> EventStream:
+    async def _subscribe(self, request: Request) -> Streamed:
         query = requests.parse_query(request.query, ("cursor", "filter"))
         types = requests.parse_words(query, "filter")
         cursor = max(requests.parse_int(query, "cursor", 0) or 0, request.last_event)
@@ -422,18 +221,10 @@ class Routes:
         async def next_page(cursor: int) -> EventPage:
             return await self._events(request, cursor, types, limits.SUBSCRIBER_QUIET_MS)
 
-        return EventStream(
-            request.words[1], await self._events(request, cursor, types, 0), next_page
-        )
-
-    async def _stream(self, stream: EventStream, send: Send) -> None:
-        if self._streams >= limits.SUBSCRIPTIONS_MAX:
-            raise Overloaded(f"{self._streams} subscriptions are served here.")
-        self._streams += 1
-        try:
-            await stream.send_to(send)
-        finally:
-            self._streams -= 1
+        first = await self._events(request, cursor, types, 0)
+        if self.streams >= limits.SUBSCRIPTIONS_MAX:
+            raise Overloaded(f"{self.streams} subscriptions are served here.")
+        return _Counted(self, EventStream(request.words[1], first, next_page))
 
     async def _events(
         self,
@@ -483,6 +274,22 @@ class Routes:
             self._watches.discard(watch)
 
 
+class _Counted:
+    """A stream of events, counted while it is served."""
+
+    def __init__(self, routes: Routes, stream: EventStream) -> None:
+        self._routes = routes
+        self._stream = stream
+
+    async def send_to(self, send: Send) -> None:
+        """Send it."""
+        self._routes.streams += 1
+        try:
+            await self._stream.send_to(send)
+        finally:
+            self._routes.streams -= 1
+
+
 class _Watch:
     """Ends a request's wait from outside. It is the current task's, made within it."""
 
@@ -503,7 +310,7 @@ class _Watch:
 
     async def _watch(self) -> None:
         await self._request.gone()
-        self.give_up(_ClientGone())
+        self.give_up(ClientGone())
 
     def give_up(self, reason: BaseException) -> None:
         """End the wait; its request raises `reason`."""
@@ -519,19 +326,6 @@ class _Watch:
 
 def _draining() -> ShardUnavailable:
     return ShardUnavailable("the server is shutting down; ask again.")
-
-
-def _match(path: tuple[str, ...], parts: list[bytes]) -> list[str] | None:
-    """The decoded parameters of a path, if it is that path. `parts[0]` is the account."""
-    words = []
-    for expected, part in zip(path, parts[1:], strict=True):
-        if expected == "{}":
-            if not part:
-                return None
-            words.append(part)
-        elif expected.encode() != part:
-            return None
-    return [requests.decode_segment(word) for word in words]
 
 
 def _wait_of(query: dict[str, str]) -> int:

@@ -333,7 +333,7 @@ class HttpServer:
             return
         self._listener.close()
         self._listener = None
-        self._app.api.drain()
+        self._app.drain()
         for connection in list(self._state.connections):
             connection.shutdown()  # closes idle ones; others after their answer
         tasks = set(self._state.tasks)
