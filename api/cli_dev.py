@@ -15,29 +15,64 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+import typer
 import uvloop
 
 from ..engines.workflow import is_loading
+from ..runtime import limits
 from ..runtime.clock import SystemClock
 from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import InvalidArgument, ToqueError, WorkflowLoadError
 from .app_http import make_app
 from .auth import ADMIN, OPERATOR, Principal, TokenBook
 from .cli_config import ACCOUNT_DEFAULT, DATA_DEFAULT, DevFile, read_dev_file, write_dev_file
-from .cli_output import EXIT_ERROR, EXIT_INTERRUPTED, print_error, print_json
+from .cli_exits import FAILED, INTERRUPTED, print_error
+from .cli_flags import Flags, flags_command, new_app
+from .cli_output import print_json
 from .server_http import HttpServer
-from .wiring import Runtime
+from .wiring import Runtime, start_embedded
 
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Start = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+
+app = new_app()
+
+
+@flags_command(app, left_out=("url", "token", "account", "profile"))
+def dev(
+    flags: Flags,
+    path: Annotated[Path, typer.Argument(metavar="APP.py", help="File with workflows.")],
+    embedded: Annotated[bool, typer.Option(help="One process, without Ray.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8787,
+    limit: Annotated[int | None, typer.Option(min=1, help="Running instances at most.")] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, max=limits.SHARDS_MAX, help="Data shards.")
+    ] = None,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option(help="Payload codec, 'module:attribute'; again for older ones, to read."),
+    ] = None,
+) -> None:
+    """Serve the workflows of a file on this machine."""
+    start: Start = start_embedded
+    if not embedded:  # not imported at the top: it brings Ray, which the other way does without
+        start = import_module(".wiring_ray", __package__).start_ray
+    runs_on = "one process" if embedded else "Ray"
+    data = flags.data or DATA_DEFAULT
+    options = DevOptions(
+        start, runs_on, path, data, port, limit, shards, flags.as_json, tuple(codec or ())
+    )
+    raise typer.Exit(run_dev(options))
 
 
 class DevOptions(NamedTuple):
@@ -68,12 +103,12 @@ def run_dev(options: DevOptions) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_until_signal(options))
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return INTERRUPTED
     except ToqueError as error:
         print_error(error, as_json=as_json)
     except OSError as error:
         print_error(_told(error, options), as_json=as_json)
-    return EXIT_ERROR
+    return FAILED
 
 
 def _told(error: OSError, options: DevOptions) -> ToqueError:

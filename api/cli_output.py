@@ -1,6 +1,6 @@
-"""What the command line prints: tables for people, JSON for programs, one sentence for errors.
+"""What the command line prints: tables for people, JSON for programs.
 
-Text that came from outside is never taken for markup. Errors go to stderr and have an exit code.
+Text that came from outside is never taken for markup. Errors: `cli_exits`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..runtime import limits
-from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload, ToqueError
 from .changes import BatchChanges
 from .client import InstanceLine, InstanceStatus, StepStatus, WorkflowSummary
 from .client_watching import InstanceEvent, Waiting
 from .shapes import iso
-
-EXIT_ERROR = 1
-EXIT_USAGE = 2
-EXIT_NOT_FOUND = 4
-EXIT_INTERRUPTED = 130
 
 _COLOURS = {
     "complete": "green",
@@ -41,20 +35,6 @@ _COLOURS = {
 def print_json(value: Any) -> None:
     """The value as one JSON document."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
-
-
-def print_error(error: BaseException, *, as_json: bool) -> int:
-    """Tell an error on stderr; gives the exit code."""
-    if as_json and isinstance(error, ToqueError):
-        told = {"error": {"code": error.code, "message": str(error), "data": error.data}}
-        sys.stderr.write(msgspec.json.encode(told).decode() + "\n")
-    else:
-        sys.stderr.write(f"toque: {str(error) or type(error).__name__}\n")
-    if isinstance(error, ToqueError) and error.status == 404:
-        return EXIT_NOT_FOUND
-    if isinstance(error, (InvalidArgument, InvalidId, InvalidPayload)):
-        return EXIT_USAGE
-    return EXIT_ERROR
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

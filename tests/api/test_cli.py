@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -12,7 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from toque.api.cli import app
+from toque.api import cli_exits
+from toque.api.cli import COMMANDS, app, load
 from toque.api.cli_config import DATA_DEFAULT, DevFile, read_dev_file, target, write_dev_file
 from toque.runtime import limits
 from toque.runtime.errors import InvalidArgument
@@ -79,7 +82,7 @@ def test_create_and_wait_and_act(toque: Served) -> None:
     assert (done.exit_code, json.loads(done.stdout)["output"]) == (0, {"done": True})
     toque.plane.router.finishes_at_once = False
     late = toque("create", "orders", "--id", "one", "--wait", "--timeout", "50ms")
-    assert late.exit_code == 1
+    assert late.exit_code == cli_exits.TOO_LATE
     assert "queued after" in late.stderr
     sent = toque("instances", "send-event", "orders", "one", "go", "--payload", "{}")
     assert sent.exit_code == 0
@@ -172,7 +175,7 @@ def test_json_errors_and_tokens(toque: Served) -> None:
     assert json.loads(found.stderr)["error"]["code"] == "workflow.not_found"
     found = toque("workflows", "list", token="wrong")
     assert (found.exit_code, found.stderr) == (
-        1,
+        cli_exits.REFUSED,
         "toque: the token is not known; check TOQUE_TOKEN.\n",
     )
 
@@ -191,3 +194,33 @@ def test_the_dev_file_is_found_and_private(tmp_path: Path, monkeypatch: pytest.M
     assert target("http://127.0.0.1:2", None, None).token is None  # not to another server
     path.write_text("{")
     assert read_dev_file(data) is None
+
+
+def test_the_table_of_commands_tells_what_the_commands_tell() -> None:
+    for name, entry in COMMANDS.items():
+        assert load(name).get_short_help_str(200) == entry.help
+
+
+def test_the_help_of_the_whole_loads_no_command(tmp_path: Path) -> None:
+    program = (
+        "import sys; from toque.api.cli import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = [m for m in sys.modules if m.startswith('toque.engines') or 'aiohttp' in m]\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True)
+
+
+def test_shared_options_stand_before_or_after_the_command(toque: Served) -> None:
+    toque("create", "orders", "--id", "a")
+    for words in (("-o", "ids", "instances", "list", "orders"),
+                  ("instances", "list", "orders", "-o", "ids"),
+                  ("-o", "json", "instances", "list", "orders", "-o", "ids")):  # fmt: skip
+        assert toque(*words).stdout == "a\n"
+    assert toque("workflows", "list", "-o", "ids").stdout == "orders\n"
+
+
+def test_arguments_are_shown_plainly(toque: Served) -> None:
+    assert "dev [OPTIONS] APP.py" in toque("dev", "--help").stdout
+    assert "pause [OPTIONS] WORKFLOW ID..." in toque("instances", "pause", "--help").stdout

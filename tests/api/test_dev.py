@@ -84,7 +84,7 @@ def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
         assert json.loads(shown.stdout)["output"] == "hello you"
         assert json.loads((folder / DATA_DEFAULT / "dev.json").read_text())["token"] == before
     gone = toque(folder, "workflows", "list")
-    assert gone.returncode == 1
+    assert gone.returncode == 7
     assert "no connection" in gone.stderr
 
 
