@@ -17,6 +17,7 @@ from typing import Any
 from ..runtime.codec import encode_json
 from ..runtime.errors import InvalidArgument
 from ..runtime.limits import DELAY_FUNCTION_MAX_MS, RETRY_DELAY_MAX_MS
+from .body_call import StepContext
 from .claims import Claim, current_body
 from .durations import duration_ms
 from .failures import NO_DELAY, TIMED_OUT, RecordedError, bounded, exception_of, record_of, text_of
@@ -24,7 +25,6 @@ from .journal import PENDING, RUNNING
 from .logs import Whose
 from .ray_options import shown
 from .run_port import Body, BodyRunner, Who
-from .step import StepContext
 from .streams import drained
 from .tracing import Attempted, Finish, begin_attempt
 

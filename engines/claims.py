@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .journal import CANCEL, DO, SLEEP, TIMER, UNDO, WAIT, Record
 
 if TYPE_CHECKING:
-    from .step import BodyCall
+    from .body_call import BodyCall
 
 current_body: contextvars.ContextVar[str] = contextvars.ContextVar("toque_step_body")
 """Public name of the step whose body runs."""

@@ -16,7 +16,7 @@ from ..runtime.entity import Context
 from ..runtime.errors import EntityReset, InstanceNotFound
 from .env import EngineEnv
 from .journal import FORMAT_VERSION, Instance, Tombstone
-from .life import whole
+from .keeping import whole
 from .observed import ObservedInstance
 from .ports import StatusReport
 from .rows import content_of

@@ -1,7 +1,8 @@
 """The Engine: the entity that *is* one workflow instance, and the only truth on it.
 
 Here is what others may ask of it: front ends, the SousChef, its host and the reporter; how it
-lives is in `life`, and what may be done with it in `operations`. Invariants:
+lives is in `life`, `phases` and `keeping`, and what may be done with it in `operations`.
+Invariants:
 
 * A body starts only after the commit of every record that led to it, its own attempt included.
 * `run` executes only in a status that holds a slot; a grant is taken only for the current run
@@ -43,7 +44,7 @@ from .journal import (
     Instance,
     Record,
 )
-from .life import whole
+from .keeping import whole
 from .operations import InstanceOperations
 from .ports import ENGINE_KIND
 from .present import step_output, step_views

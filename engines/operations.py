@@ -15,7 +15,7 @@ from ..runtime.errors import EntityReset, InvalidArgument
 from .deletion import DeletableInstance
 from .failures import NON_RETRYABLE, RecordedError, StepNotFound, cancelled_error
 from .journal import CANCEL, DO, HIDDEN, SLEEP, WAIT, Instance, Pause, Record, Undoing
-from .life import whole
+from .keeping import whole
 from .rows import content_of
 from .status import move
 from .views import InstanceView

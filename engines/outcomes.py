@@ -27,7 +27,7 @@ from .journal import Record
 from .run_port import Outcome
 
 if TYPE_CHECKING:
-    from .step import StepFunction
+    from .declared import StepFunction
 
 _log = logging.getLogger("toque.engines")
 

@@ -10,40 +10,22 @@ to start once those are durable), `stops` (bodies to cancel), `consumed` (events
 Outcomes arise only while the instance holds its slot, so recorded order is delivered order.
 An event goes to the oldest live wait; of things that are due, the earliest comes first.
 
-Why a new step may not appear while recorded outcomes are left: a step that begins is written in
-the same commit as the outcome that led to it. So if a later outcome is on disk, the step is too,
-and one that is not there means that `run` took another way: `NonDeterminism`, without re-running
-anything. Likewise a record that nothing asked for when the record's end is reached.
+When the record's end is reached, a record that nothing asked for means that `run` took another
+way; what else does, see `claiming`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, NoReturn
+from collections.abc import Coroutine
+from typing import Any
 
-from ..runtime.blobs import BlobStore
-from ..runtime.limits import (
-    RECORDS_PER_INSTANCE_MAX,
-    STEPS_PER_INSTANCE_MAX,
-    WAITERS_PER_INSTANCE_MAX,
-)
-from .agenda import Inbox, Match
-from .attempts import INTERRUPTION, Attempts
-from .calls import ContinueAsNew, StepCall, refuse_misuse
+from .agenda import Match
+from .attempts import INTERRUPTION
+from .claiming import Claiming
 from .claims import Claim, Deadline
-from .claims import shown as _shown
-from .failures import (
-    FAILED,
-    LimitExceeded,
-    RecordedError,
-    StepMisuse,
-    exception_of,
-    record_of,
-    text_of,
-)
+from .failures import exception_of, record_of, text_of
 from .journal import (
     CANCEL,
     CANCELLED,
@@ -54,88 +36,19 @@ from .journal import (
     SLEEP,
     TIMER,
     WAIT,
-    Journal,
     Pause,
     Record,
 )
 from .journal import FAILED as ENDED_BADLY
-from .logs import Whose
-from .loop import DurableTimer, WorkflowLoop, WorkflowTask
-from .outcomes import (
-    diverged,
-    followed,
-    no_event,
-    returned,
-    undecodable,
-    unfit_event,
-)
+from .loop import DurableTimer
+from .outcomes import followed, no_event, returned, undecodable, unfit_event
 from .run_port import Outcome
-from .step import BodyCall, StepFunction
 
 _log = logging.getLogger("toque.workflow")
 
-_ABANDONED = RecordedError(FAILED, "CancelledError", "the workflow stopped waiting for it")
 
-
-class Execution(Attempts):
-    """See the module's description.
-
-    Args:
-        journal: what is recorded so far.
-        hash_base: see `WorkflowLoop`.
-        workflow: named in messages.
-        payload_of: gives a buffered event's payload by its number.
-        pauses: those that are over.
-        returns: what `run`'s result must fit.
-        forked: the instance was restarted from a step: results of steps that began before it and
-            ended after are kept, and what `run` gave up after it is taken up again.
-        rebuilding: only what is recorded is given to `run`, and nothing new begins: what is
-            wanted are the `handlers`.
-        cancel: the instance is to be cancelled, or has been.
-
-    Attributes:
-        holding: a pause is wanted: bodies in flight may end, nothing else happens or begins.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        hash_base: int,
-        workflow: str,
-        payload_of: Callable[[int], bytes],
-        pauses: Iterable[Pause] = (),
-        returns: Any = Any,
-        forked: bool = False,
-        rebuilding: bool = False,
-        cancel: bool = False,
-    ) -> None:
-        super().__init__()
-        self.journal = journal
-        self.loop = WorkflowLoop(hash_base, self._timer_started)  # type: ignore[abstract]
-        self.outcome: Outcome | None = None
-        self.consumed: list[int] = []
-        self.holding = False
-        self._pauses = list(pauses)
-        self.calls: dict[int, StepCall[Any]] = {}
-        self.declared: list[StepFunction[Any]] = []
-        self.blobs: BlobStore | None = None
-        self._forked = forked
-        self._rebuilding = rebuilding
-        self._wants_cancel = cancel
-        self.cancelled = False
-        self._others_told = False
-        self.handlers: dict[int, Claim] = {}
-        self._workflow = workflow
-        self._returns = returns
-        self._payload_of = payload_of
-        self._steps = sum(record.kind in (DO, WAIT) for record in journal.records)
-        self._inbox = Inbox()
-        self._queue = journal.delivered()[::-1]  # the next is the last
-        self._claimed: dict[str, Claim | DurableTimer] | None = {} if journal.records else None
-        self.loop.is_replaying = bool(journal.records)
-        self._cut_off: list[Claim] = []
-        self._main: WorkflowTask | None = None
-        self.whose = Whose()
+class Execution(Claiming):
+    """See the module's description. Arguments and attributes are those of `Claiming`."""
 
     # --- events in --------------------------------------------------------------------------
 
@@ -224,12 +137,6 @@ class Execution(Attempts):
         """An event has come; `tick` delivers it."""
         self._inbox.put(seq, event_type, at_ms)
 
-    def fail(self, error: RecordedError) -> None:
-        """End the instance with an error that `run` can't catch."""
-        if self.outcome is None or self.outcome.error is None:
-            self.outcome = Outcome(None, error)
-        self.loop.stopping = True
-
     def close(self) -> None:
         """Drop `run` and its tasks."""
         self.loop.close()
@@ -243,132 +150,6 @@ class Execution(Attempts):
     def awaited_types(self) -> tuple[str, ...]:
         """Types of events that are waited for."""
         return self._inbox.awaited_types()
-
-    # --- what `step` calls, inside `run` ----------------------------------------------------
-
-    def claim_do(self, name: str, body: BodyCall) -> Claim:
-        """A body to run, or its recorded outcome to give."""
-        claim, is_new = self._claim(DO, name)
-        body.blobs = self.blobs
-        claim.decode = body.decode
-        claim.body = body
-        claim.context = contextvars.copy_context()
-        record = claim.record
-        if body.undo is not None:
-            self.handlers[record.ordinal] = claim
-            if is_new:
-                record.undo = body.undo.config
-        if is_new:
-            record.config = body.config
-            if body.config.deadline_ms:
-                record.deadline_ms = self.loop.now_ms + body.config.deadline_ms
-            if self.holding:
-                record.due_ms = self.loop.now_ms
-                self._due.put(record.due_ms, claim)
-            else:
-                self._open_attempt(claim)
-        elif record.state == RUNNING:
-            self._cut_off.append(claim)
-        elif record.state == PENDING:
-            if record.due_ms:
-                self._due.put(record.due_ms, claim)
-            else:
-                self._cut_off.append(claim)
-        if record.deadline_ms and not record.is_over:
-            self._due.put(record.deadline_ms, Deadline(claim))
-        return claim
-
-    def claim_sleep(self, name: str, for_ms: int | None, until_ms: int | None) -> Claim:
-        """A sleep to sit out. Its end is fixed when it begins."""
-        claim, is_new = self._claim(SLEEP, name)
-        record = claim.record
-        if is_new:
-            now_ms = self.loop.now_ms
-            record.due_ms = until_ms if until_ms is not None else now_ms + (for_ms or 0)
-        if record.state == PENDING:
-            self._due.put(record.due_ms, claim)
-        return claim
-
-    def claim_wait(
-        self, name: str, event_type: str, timeout_ms: int, decode: Callable[[Record], Any]
-    ) -> Claim:
-        """An event to wait for. `decode` raises if its payload does not fit."""
-        claim, is_new = self._claim(WAIT, name)
-        claim.decode = decode
-        record = claim.record
-        if is_new:
-            record.event_type = event_type
-            record.due_ms = self.loop.now_ms + timeout_ms
-        if record.state == PENDING:
-            self._due.put(record.due_ms, claim)
-            self._inbox.wait(claim)
-            if self._inbox.waiting > WAITERS_PER_INSTANCE_MAX:
-                self._over_limit(f"{WAITERS_PER_INSTANCE_MAX} waits for events at a time")
-        return claim
-
-    def continue_as_new(self, params: bytes) -> NoReturn:
-        """End this run and let another follow it."""
-        refuse_misuse("continue_as_new", self.loop, self.outcome is not None)
-        if asyncio.current_task(self.loop) is not self._main:
-            raise StepMisuse(
-                "step.continue_as_new was called by a task that run() had started. Call it in "
-                "run() itself, after the tasks that still matter."
-            )
-        raise ContinueAsNew(params)
-
-    def abandon(self, claim: Claim) -> None:
-        """`run` was cancelled where it awaited the claim, and gives it up."""
-        record = claim.record
-        if record.is_over or self.outcome is not None or self.loop.is_closed():
-            return
-        self._stop_body(claim, self.loop.now_ms, _ABANDONED)
-        record.end(self.loop.now_ms, CANCELLED)
-        self.dirty[record.ordinal] = record
-        if record.kind == WAIT:
-            self._inbox.give_up(claim)
-
-    def _claim(self, kind: str, name: str) -> tuple[Claim, bool]:
-        loop = self.loop
-        refuse_misuse(name, loop, self.outcome is not None)
-        task = asyncio.current_task(loop)
-        assert isinstance(task, WorkflowTask)
-        if self.cancelled and not task.shields:
-            raise asyncio.CancelledError(f"the instance is cancelled; {name!r} is not done")
-        lineage = task.lineage
-        use = f"{kind}!{name}"
-        ident = f"{lineage.path}!{use}:{lineage.nth(use)}"
-        record = self.journal.by_ident.get(ident)
-        is_new = record is None
-        if record is None:
-            record = self.journal.new(kind, ident, name, loop.now_ms)
-            if self._queue:
-                self._diverged(f"run() came to the new {_shown(record)}", reversed(self._queue))
-            if self._queue or self._rebuilding or self._is_over_limit(record):
-                record.end(loop.now_ms, CANCELLED)  # in memory only: it is never done
-                return Claim(record, loop.create_future()), False
-            self._add(record)
-        claim = Claim(record, loop.create_future())
-        if self._claimed is not None:
-            self._claimed[ident] = claim
-        return claim, is_new
-
-    def _add(self, record: Record) -> None:
-        self.journal.apply(record)
-        self.dirty[record.ordinal] = record
-        self._steps += record.kind in (DO, WAIT)
-
-    def _is_over_limit(self, record: Record) -> bool:
-        """Whether a new record is one too many; the instance ends then."""
-        if record.kind in (DO, WAIT) and self._steps >= STEPS_PER_INSTANCE_MAX:
-            self._over_limit(f"{STEPS_PER_INSTANCE_MAX} steps")
-            return True
-        if record.ordinal > RECORDS_PER_INSTANCE_MAX:
-            self._over_limit(f"{RECORDS_PER_INSTANCE_MAX} steps, sleeps, waits and timers in all")
-            return True
-        return False
-
-    def _over_limit(self, what: str) -> None:
-        self.fail(record_of(LimitExceeded(f"an instance of {self._workflow} may make {what}.")))
 
     # --- replay -----------------------------------------------------------------------------
 
@@ -443,18 +224,6 @@ class Execution(Attempts):
                 self.journal.last_order = record.order = self.journal.last_order + 1
                 self.dirty[record.ordinal] = record
                 self._release(claim, record)
-
-    def _diverged(self, found: str, recorded: Iterable[Record]) -> None:
-        """Park the instance. Nothing of this turn is written or started."""
-        asked = [
-            _shown(claim.record)
-            for claim in (self._claimed or {}).values()
-            if isinstance(claim, Claim) and not claim.future.done()
-        ]
-        self.dirty.clear()
-        self.starts.clear()
-        next_up = next((_shown(record) for record in recorded), "its end")
-        self.fail(diverged(self._workflow, found, asked, next_up))
 
     # --- delivery ---------------------------------------------------------------------------
 
@@ -566,18 +335,6 @@ class Execution(Attempts):
             self.outcome = returned(
                 main.result(), self._workflow, self._returns, self.calls.values(), self.declared
             )
-
-    # --- small parts ------------------------------------------------------------------------
-
-    def _timer_started(self, timer: DurableTimer) -> None:
-        if timer.due_ms <= self.loop.now_ms:
-            self.loop.ready.append(timer)  # due at once at each replay too: no record needed
-            return
-        if self._claimed is not None:
-            self._claimed[timer.ident] = timer
-            if timer.ident in self.journal.by_ident:
-                return
-        self._due.put(timer.due_ms, timer)
 
 
 def _is_given_up(claim: Claim | DurableTimer) -> bool:

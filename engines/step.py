@@ -8,191 +8,43 @@ call is written. How a step fails in `run`: see `failures`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
-from ..runtime.blobs import BlobStore
 from ..runtime.codec import encode_json
 from ..runtime.errors import InvalidArgument
 from ..runtime.ids import check_event_type, check_step_name
 from ..runtime.limits import SLEEP_MAX_MS
+from .body_call import BodyCall
 from .calls import StepCall
-from .config import DEFAULTS, DelayFunction, Resolved, StepConfig, delay_function, resolve
+from .config import DEFAULTS, StepConfig, delay_function, resolve
+from .declared import Declarations, Declare, StepFunction, refuse_parameters
 from .durations import Duration, duration_ms, instant_ms
 from .events import EventIterator, ReceivedEvent, received
 from .journal import Record
 from .logs import WorkflowLog
 from .ray_options import check_ray_options
-from .shapes import Shape, shape_of, unfit_part
+from .shapes import shape_of, unfit_part
 from .shield import Shield
-from .streams import stream_of
 
 if TYPE_CHECKING:
-    from .replay import Execution
+    from .claiming import Claiming
 
 T = TypeVar("T")
 P = TypeVar("P")
 Config = StepConfig | Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class StepContext:
-    """What a body gets as its parameter `ctx`.
-
-    Attributes:
-        step: the step's name.
-        count: how often the name has been used, this use included; 1 at first.
-        attempt: number of this attempt; 1 at first.
-        config: the settings in force; `delay_ms` is None where a function tells it.
-    """
-
-    step: str
-    count: int
-    attempt: int
-    config: Resolved
-
-
-class BodyCall:
-    """A step's body with everything needed to run it."""
-
-    __slots__ = ("args", "blobs", "config", "delay", "fn", "ray_options", "shape", "undo")
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        shape: Shape,
-        config: Resolved,
-        delay: DelayFunction | None,
-        args: tuple[Any, ...] = (),
-        undo: BodyCall | None = None,
-        ray_options: dict[str, Any] | None = None,
-    ) -> None:
-        self.fn = fn
-        self.shape = shape
-        self.config = config
-        self.delay = delay
-        self.blobs: BlobStore | None = None
-        self.args = args
-        self.undo = undo
-        self.ray_options = ray_options
-
-    def with_args(self, args: tuple[Any, ...]) -> BodyCall:
-        """The same with results of other steps as its arguments."""
-        return BodyCall(
-            self.fn, self.shape, self.config, self.delay, args, self.undo, self.ray_options
-        )
-
-    def decode(self, record: Record) -> Any:
-        """The recorded result as `run` gets it."""
-        if record.stream:
-            return stream_of(record.result or b"null", self.blobs)
-        return self.shape.decode(record.result or b"null")
-
-
-class StepFunction(Generic[T]):
-    """A declared step. Calling it gives a coroutine that runs it, after what it depends on.
-
-    Awaited twice, it runs twice; as a dependency of others it runs once.
-    """
-
-    __slots__ = ("_at_once", "_body", "_shared", "_sources", "_step", "name", "was_run")
-
-    def __init__(
-        self,
-        step: WorkflowStep,
-        name: str,
-        body: BodyCall,
-        sources: tuple[StepFunction[Any], ...],
-        at_once: bool,
-    ) -> None:
-        self.name = name
-        self._step = step
-        self._body = body
-        self._sources = sources
-        self._at_once = at_once
-        self.was_run = False
-        self._shared: asyncio.Future[tuple[Any, BaseException | None]] | None = None
-
-    @property
-    def code(self) -> Any:
-        """What tells one declaration from another, however often it is executed."""
-        return getattr(self._body.fn, "__code__", self._body.fn)
-
-    def __call__(self) -> Coroutine[Any, Any, T]:
-        return self._step._call(self.name, self._run)
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self._run().__await__()
-
-    async def _run(self) -> T:
-        body = self._body
-        self.was_run = True
-        if self._sources:
-            body = body.with_args(await self._results())
-        value: T = await self._step._do(self.name, body)
-        if self._shared is None:
-            self._shared = asyncio.get_running_loop().create_future()
-            self._shared.set_result((value, None))
-        return value
-
-    async def _results(self) -> tuple[Any, ...]:
-        if not self._at_once:
-            return tuple([await source._result() for source in self._sources])
-        tasks = [asyncio.ensure_future(source._result()) for source in self._sources]
-        try:
-            return tuple(await asyncio.gather(*tasks))
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
-
-    async def _result(self) -> T:
-        """Its result as a dependency: of one run, whoever asks first."""
-        while self._shared is not None:
-            value, error = await asyncio.shield(self._shared)
-            if not isinstance(error, asyncio.CancelledError):
-                if error is not None:
-                    raise error
-                result: T = value
-                return result
-            # whoever ran it was cancelled, not we: it is ours to run now
-        self._shared = shared = asyncio.get_running_loop().create_future()
-        try:
-            value = await self._run()
-        except asyncio.CancelledError as error:
-            self._shared = None
-            shared.set_result((None, error))
-            raise
-        except Exception as error:
-            shared.set_result((None, error))
-            raise
-        shared.set_result((value, None))
-        return value
-
-
-class Declare(Protocol):
-    """What `step.do(...)` gives when it is used as a decorator."""
-
-    @overload
-    def __call__(self, fn: Callable[..., Awaitable[T]], /) -> StepFunction[T]: ...
-
-    @overload
-    def __call__(self, fn: Callable[..., T], /) -> StepFunction[T]: ...
-
-
 class WorkflowStep:
     """The second argument of `run`."""
 
-    __slots__ = ("_by_function", "_core", "_declared", "_log")
+    __slots__ = ("_core", "_declarations", "_log")
 
-    def __init__(self, core: Execution) -> None:
+    def __init__(self, core: Claiming) -> None:
         self._core = core
-        self._declared: dict[str, StepFunction[Any]] = {}
-        self._by_function: dict[str, StepFunction[Any] | None] = {}
+        self._declarations = Declarations(self)
         self._log: WorkflowLog | None = None
 
     @property
@@ -286,7 +138,7 @@ class WorkflowStep:
         if fn is not None:
             body = self._body(check_step_name(name), fn, config, ray_options)
             if body.shape.needs:
-                self._refuse_parameters(name, body.shape.needs[0])
+                refuse_parameters(name, body.shape.needs[0])
             body.undo = self._rollback(name, rollback, rollback_config)
             return self._call(name, self._do, name, body)
         if callable(name):
@@ -487,57 +339,7 @@ class WorkflowStep:
         public_name = name or check_step_name(own_name)
         body = self._body(public_name, fn, config, ray_options)
         body.undo = undo
-        needs = body.shape.needs
-        if depends is None:
-            sources = tuple(self._declared_as(parameter, public_name) for parameter in needs)
-        else:
-            sources = tuple(depends)
-            if len(sources) != len(needs) or not all(isinstance(s, StepFunction) for s in sources):
-                raise InvalidArgument(
-                    f"step {public_name!r} takes {len(needs)} results but `depends` has "
-                    f"{len(sources)}; list one declared step for each parameter, in order."
-                )
-        declared: StepFunction[Any] = StepFunction(self, public_name, body, sources, concurrent)
-        known = self._declared.get(public_name)
-        if known is None:
-            self._core.declared.append(declared)
-        elif known.code is not declared.code:  # the same `def` again is a loop
-            raise InvalidArgument(
-                f"two steps are declared as {public_name!r}. Wrong: the same name for two "
-                "functions. Right: `@step.do('charge card')` and `@step.do('charge account')`."
-            )
-        self._declared[public_name] = declared
-        namesake = self._by_function.get(own_name, declared)
-        is_same = namesake is not None and namesake.code is declared.code
-        self._by_function[own_name] = declared if is_same else None
-        return declared
-
-    def _declared_as(self, parameter: str, wanted_by: str) -> StepFunction[Any]:
-        found = self._declared.get(parameter)
-        if found is None and parameter in self._by_function:
-            found = self._by_function[parameter]
-            if found is None:
-                raise InvalidArgument(
-                    f"the body of step {wanted_by!r} has the parameter {parameter!r}, and several "
-                    "declared steps have functions of that name. Use a step's own name, or "
-                    "`depends=[...]`."
-                )
-        if found is None:
-            self._refuse_parameters(wanted_by, parameter)
-        return found
-
-    def _refuse_parameters(self, name: str, parameter: str) -> NoReturn:
-        if parameter == name:
-            raise InvalidArgument(
-                f"step {name!r} depends on itself: its body has the parameter {parameter!r}. "
-                "Steps depend on steps that are declared before them, so there are no cycles."
-            )
-        raise InvalidArgument(
-            f"the body of step {name!r} has the parameter {parameter!r}, and no step of that name "
-            "was declared before with @step.do. Bodies take `ctx` and results of declared steps; "
-            "pass other values by closure. Wrong: `step.do('pay', charge)` with "
-            "`def charge(card)`. Right: `step.do('pay', lambda: charge(card))`."
-        )
+        return self._declarations.add(own_name, public_name, body, depends, concurrent)
 
     async def _do(self, name: str, body: BodyCall) -> Any:
         claim = self._core.claim_do(name, body)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .api.client import Client, Instance, InstanceStatus
     from .api.client_http import connect
     from .api.wiring import embedded
+    from .engines.body_call import StepContext
     from .engines.config import Retries, StepConfig
     from .engines.events import ReceivedEvent
     from .engines.failures import (
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
         StepTimeout,
     )
     from .engines.logs import QuietOnReplay
-    from .engines.step import StepContext, WorkflowStep
+    from .engines.step import WorkflowStep
     from .engines.streams import Stream
     from .engines.workflow import WorkflowEntrypoint, WorkflowEvent, workflow
     from .runtime.entity import DurableObject
@@ -63,7 +64,8 @@ _HOMES = {
     "engines.events": ("ReceivedEvent",),
     "engines.streams": ("Stream",),
     "engines.logs": ("QuietOnReplay",),
-    "engines.step": ("StepContext", "WorkflowStep"),
+    "engines.body_call": ("StepContext",),
+    "engines.step": ("WorkflowStep",),
     "engines.workflow": ("WorkflowEntrypoint", "WorkflowEvent", "workflow"),
     "runtime.entity": ("DurableObject",),
     "runtime.errors": (

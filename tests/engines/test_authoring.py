@@ -13,10 +13,11 @@ import pytest
 
 from tests.engines.play import START_MS, Play
 from tests.naming import shown
+from toque.engines.body_call import StepContext
 from toque.engines.config import Retries, StepConfig, resolve
 from toque.engines.durations import duration_ms, instant_ms
 from toque.engines.shapes import shape_of
-from toque.engines.step import StepContext, WorkflowStep
+from toque.engines.step import WorkflowStep
 from toque.runtime import limits
 from toque.runtime.errors import InvalidArgument, InvalidId
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.engines.flows import ONCE, Event, Step, one_step
 from tests.engines.rig import on_virtual_time, rigged
+from toque.engines.body_call import StepContext
 from toque.engines.env import EngineFaults
 from toque.engines.failures import NonRetryableError, StepMisuse, StepTimeout
-from toque.engines.step import StepContext
 from toque.engines.views import ErrorView
 from toque.engines.workflow import workflow
 from toque.runtime import limits

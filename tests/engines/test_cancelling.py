@@ -12,7 +12,7 @@ import pytest
 from tests.engines.flows import Event, Step, hanging, napping, one_step
 from tests.engines.rig import Rig, on_virtual_time, rigged
 from tests.engines.test_crashes import persist
-from toque.engines.step import StepContext
+from toque.engines.body_call import StepContext
 from toque.engines.workflow import workflow
 from toque.runtime.errors import InvalidTransition
 

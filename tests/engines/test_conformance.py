@@ -11,8 +11,8 @@ import pytest
 from tests.engines.flows import Event, Step, one_step, waiting
 from tests.engines.play import Play, Run
 from tests.engines.rig import on_virtual_time, rigged
+from toque.engines.body_call import StepContext
 from toque.engines.failures import NonRetryableError
-from toque.engines.step import StepContext
 from toque.engines.workflow import workflow
 
 pytestmark = pytest.mark.loop(factory=on_virtual_time)

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import pytest
 
 from tests.engines.rig import Rig, on_virtual_time, rigged
+from toque.engines.body_call import StepContext
 from toque.engines.journal import DONE, record_from_row
-from toque.engines.step import StepContext, WorkflowStep
+from toque.engines.step import WorkflowStep
 from toque.engines.workflow import WorkflowEvent, workflow
 
 pytestmark = pytest.mark.loop(factory=on_virtual_time)

@@ -306,7 +306,7 @@ def test_run_that_never_waits_is_stopped(play: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_too_many_steps_end_the_instance(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toque.engines.replay.STEPS_PER_INSTANCE_MAX", 3)
+    monkeypatch.setattr("toque.engines.claiming.STEPS_PER_INSTANCE_MAX", 3)
 
     async def run(step: WorkflowStep) -> Any:
         for _ in range(3):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.engines.flows import Event, Step, hanging, napping, one_step, waiting
 from tests.engines.rig import KEY, Rig, on_virtual_time, rigged, view_of
-from toque.engines.step import StepContext
+from toque.engines.body_call import StepContext
 from toque.engines.views import InstanceView
 from toque.engines.workflow import workflow
 from toque.runtime.errors import InvalidTransition

@@ -11,8 +11,8 @@ import pytest
 
 from tests.engines.flows import ONCE, Event, Step, hanging, napping, one_step, waiting
 from tests.engines.rig import Rig, on_virtual_time, rigged
+from toque.engines.body_call import StepContext
 from toque.engines.failures import StepNotFound
-from toque.engines.step import StepContext
 from toque.engines.workflow import workflow
 from toque.runtime.codec import decode_json
 from toque.runtime.errors import InvalidArgument

@@ -11,8 +11,8 @@ import pytest
 
 from tests.engines.flows import ONCE, Event, Step
 from tests.engines.rig import Rig, on_virtual_time, rigged
+from toque.engines.body_call import StepContext
 from toque.engines.failures import NonRetryableError
-from toque.engines.step import StepContext
 from toque.engines.views import ErrorView, RollbackView
 from toque.engines.workflow import workflow
 from toque.runtime.errors import InvalidArgument, InvalidTransition

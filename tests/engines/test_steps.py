@@ -11,7 +11,8 @@ import pytest
 
 from tests.engines.play import Play
 from tests.engines.rig import insist, on_virtual_time, rigged
-from toque.engines import replay
+from toque.engines import claiming
+from toque.engines.body_call import StepContext
 from toque.engines.config import StepConfig
 from toque.engines.failures import (
     NonRetryableError,
@@ -20,7 +21,7 @@ from toque.engines.failures import (
     exception_of,
     record_of,
 )
-from toque.engines.step import StepContext, WorkflowStep
+from toque.engines.step import WorkflowStep
 from toque.engines.workflow import WorkflowEvent, workflow
 from toque.runtime.codec import decode_json
 
@@ -341,7 +342,7 @@ async def test_interruptions_are_shown_apart_from_failures(tmp_path: Path) -> No
 
 
 def test_the_step_limit_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "STEPS_PER_INSTANCE_MAX", 3)
+    monkeypatch.setattr(claiming, "STEPS_PER_INSTANCE_MAX", 3)
 
     def counting(steps: int) -> Play:
         async def run(step: WorkflowStep) -> Any:

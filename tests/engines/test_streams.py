@@ -13,8 +13,9 @@ import pytest
 
 from tests.engines.rig import Rig, insist, on_virtual_time, rigged
 from toque.engines import streams
+from toque.engines.body_call import StepContext
 from toque.engines.failures import StepFailed
-from toque.engines.step import StepContext, WorkflowStep
+from toque.engines.step import WorkflowStep
 from toque.engines.streams import Stream
 from toque.engines.workflow import WorkflowEvent, workflow
 from toque.runtime.codec import decode_json
