@@ -7,18 +7,20 @@ before any of its own machinery runs. Its own routes need a token too, except `/
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from ..runtime.errors import MethodNotAllowed, RouteNotFound, ToqueError
+from ..runtime.errors import MethodNotAllowed, RouteNotFound, ToqueError, Unauthorized
 from .admin_http import ADMIN_ROUTES, AdminRoutes
-from .auth import Admission, TokenBook
+from .auth import Admission, Principal, TokenBook
 from .dispatch_http import Dispatcher, Receive, Scope, Send
 from .errors_http import answer_of
 from .openapi import openapi_document
+from .readiness import Readiness
 from .routes_http import BASE, ROUTES, Routes
 from .service import ControlPlane
 
@@ -33,15 +35,13 @@ class ControlPlaneApp(FastAPI):
         api: the bare ASGI part.
         endpoints: those of workflows and instances; they have long waits to end.
         admission: knows who asks.
+        readiness: whether this front end can do its work.
     """
 
     api: Dispatcher
     endpoints: Routes
     admission: Admission
-
-    def drain(self) -> None:
-        """End long waits."""
-        self.endpoints.drain()
+    readiness: Readiness
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -53,16 +53,29 @@ class ControlPlaneApp(FastAPI):
             await self.api(scope, receive, send)
             return
         if scope["path"] not in _OPEN_PATHS:
-            headers: dict[bytes, bytes] = dict(scope["headers"])
             try:
-                client = scope.get("client")
-                await self.admission.principal(
-                    headers.get(b"authorization"), client[0] if client else ""
-                )
+                await self.principal(scope)
             except ToqueError as error:
                 await _response(error)(scope, receive, send)
                 return
         await super().__call__(scope, receive, send)
+
+    async def principal(self, scope: Scope) -> Principal:
+        """Who asks, or `Unauthorized`."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        client = scope.get("client")
+        return await self.admission.principal(
+            headers.get(b"authorization"), client[0] if client else ""
+        )
+
+    def begin_drain(self) -> None:
+        """Say that this front end is not ready any more; it goes on with its work."""
+        self.readiness.draining = True
+
+    def drain(self) -> None:
+        """The server ends: end long waits."""
+        self.begin_drain()
+        self.endpoints.drain()
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
@@ -85,14 +98,18 @@ def make_app(plane: ControlPlane, *, tokens: TokenBook, version: str) -> Control
     app.api = Dispatcher(app.admission)
     app.api.add(ROUTES, app.endpoints, BASE)
     app.api.add(ADMIN_ROUTES, AdminRoutes(plane))
+    app.readiness = Readiness(plane.ready)
 
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
 
-    async def readyz() -> Response:
-        shards = await plane.ready()
-        ready = all(shards.values())
-        body = {"status": "ready" if ready else "not ready", "shards": shards}
+    async def readyz(request: Request) -> Response:
+        parts = {} if app.readiness.draining else await app.readiness.parts()
+        ready = bool(parts) and all(parts.values())
+        body: dict[str, Any] = {"status": "ready" if ready else "not ready"}
+        with contextlib.suppress(Unauthorized):
+            await app.principal(request.scope)
+            body |= {"draining": app.readiness.draining, "parts": parts}
         headers = None if ready else {"retry-after": "1"}
         return JSONResponse(body, 200 if ready else 503, headers)
 

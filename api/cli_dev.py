@@ -8,42 +8,29 @@ in one sentence, with exit code 1.
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
 import shlex
-import signal
 import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, NamedTuple
 
 import typer
-import uvloop
 
-from ..engines.workflow import is_loading
 from ..runtime import limits
 from ..runtime.clock import SystemClock
 from ..runtime.entropy import SystemEntropy
-from ..runtime.errors import InvalidArgument, ToqueError, WorkflowLoadError
 from .app_http import make_app
 from .auth import ADMIN, OPERATOR, Principal, TokenBook
-from .cli_config import ACCOUNT_DEFAULT, DATA_DEFAULT, DevFile, read_dev_file, write_dev_file
-from .cli_exits import FAILED, INTERRUPTED, print_error
+from .cli_config import DATA_DEFAULT, DevFile, read_dev_file, write_dev_file
+from .cli_exits import FAILED
 from .cli_flags import Flags, flags_command, new_app
 from .cli_output import print_json
+from .logs import log_to_stderr
 from .server_http import HttpServer
-from .wiring import Runtime, start_embedded
+from .serving import Hosted, Listen, check_address, hosted_on, run_server
+from .wiring import Runtime
 
-_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-Start = Callable[..., AbstractAsyncContextManager[Runtime]]
-
+_HOST = "127.0.0.1"
 
 app = new_app()
 
@@ -64,125 +51,48 @@ def dev(
     ] = None,
 ) -> None:
     """Serve the workflows of a file on this machine."""
-    start: Start = start_embedded
-    if not embedded:  # not imported at the top: it brings Ray, which the other way does without
-        start = import_module(".wiring_ray", __package__).start_ray
-    runs_on = "one process" if embedded else "Ray"
     data = flags.data or DATA_DEFAULT
-    options = DevOptions(
-        start, runs_on, path, data, port, limit, shards, flags.as_json, tuple(codec or ())
-    )
-    raise typer.Exit(run_dev(options))
+    settings = {"running_max": limit, "data_shards": shards}
+    hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
+    raise typer.Exit(run_dev(DevOptions(hosted, port, flags.as_json)))
 
 
 class DevOptions(NamedTuple):
-    """What `toque dev` was asked for.
+    """What `toque dev` was asked for."""
 
-    Attributes:
-        start: `wiring.start_embedded` or `wiring_ray.start_ray`.
-        runs_on: how that is called to people.
-        codecs: names of the payload codecs; the first one writes.
-    """
-
-    start: Start
-    runs_on: str
-    path: Path
-    data: Path
+    hosted: Hosted
     port: int
-    running_max: int | None
-    data_shards: int | None
     as_json: bool
-    codecs: tuple[str, ...] = ()
 
 
 def run_dev(options: DevOptions) -> int:
     """Serve until a signal comes; gives the exit code."""
-    as_json = options.as_json
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_until_signal(options))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except ToqueError as error:
-        print_error(error, as_json=as_json)
-    except OSError as error:
-        print_error(_told(error, options), as_json=as_json)
-    return FAILED
-
-
-def _told(error: OSError, options: DevOptions) -> ToqueError:
-    if error.errno == errno.EADDRINUSE:
-        return InvalidArgument(
-            f"port {options.port} is in use; choose another with --port (0: any free one)."
-        )
-    where = f" ({error.filename})" if error.filename else ""
-    return ToqueError(f"{error.strerror or error}{where}")
-
-
-async def _until_signal(options: DevOptions) -> int:
-    """Run `_serve`; the first signal ends it in order, the next one at once.
-
-    The app file is imported on this very thread, where a signal can only be noticed by raising.
-    """
-    loop = asyncio.get_running_loop()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.default_int_handler)
-        if is_loading(frame):
-            raise KeyboardInterrupt
-        loop.call_soon_threadsafe(serving.cancel)
-
-    def listen() -> None:
-        for number in _SIGNALS:
-            signal.signal(number, stop)
-
-    serving = loop.create_task(_serve(options, listen))
-    listen()
-    try:
-        await serving
-    except asyncio.CancelledError:
-        if not serving.cancelled():
-            raise
-    return 0
-
-
-async def _serve(options: DevOptions, listen: Callable[[], None]) -> None:
-    if not options.path.is_file():
-        raise WorkflowLoadError(f"{options.path}: no such file.")
-    await _check_port(options.port)
-    starting = options.start(
-        options.data,
-        app_path=options.path,
-        running_max=options.running_max,
-        data_shards=options.data_shards,
-        codecs={ACCOUNT_DEFAULT: list(options.codecs)} if options.codecs else None,
+    log_to_stderr()
+    return run_server(
+        lambda listen: _serve(options, listen),
+        lambda error: FAILED,
+        as_json=options.as_json,
     )
-    async with starting as runtime:
+
+
+async def _serve(options: DevOptions, listen: Listen) -> None:
+    opening = options.hosted.open()
+    if options.port:
+        await check_address(_HOST, options.port)
+    async with opening as runtime:
         listen()  # again: Ray has put its own handlers in place
-        known = read_dev_file(options.data)
+        known = read_dev_file(options.hosted.data)
         token = known.token if known is not None else SystemEntropy().new_id()
         app = make_app(
             runtime.control_plane,
             tokens=TokenBook({token: Principal(OPERATOR, ADMIN, "dev", "toque dev")}),
             version=version("toque"),
         )
-        async with HttpServer(app, SystemClock(), port=options.port) as server:
+        async with HttpServer(app, SystemClock(), _HOST, options.port) as server:
             found = DevFile(server.url, token)
-            path = await asyncio.to_thread(write_dev_file, options.data, found)
+            path = await asyncio.to_thread(write_dev_file, options.hosted.data, found)
             _tell(options, runtime, server.url, path)
             await asyncio.Event().wait()
-
-
-async def _check_port(port: int) -> None:
-    """Raise now what binding would raise once the runtime is up."""
-    if port:
-        listener = await asyncio.get_running_loop().create_server(
-            asyncio.Protocol, "127.0.0.1", port
-        )
-        listener.close()
-        await listener.wait_closed()
 
 
 def _tell(options: DevOptions, runtime: Runtime, url: str, dev_file: Path) -> None:
@@ -190,9 +100,10 @@ def _tell(options: DevOptions, runtime: Runtime, url: str, dev_file: Path) -> No
         print_json({"url": url, "workflows": runtime.workflows, "dev_file": str(dev_file)})
     else:
         names = ", ".join(runtime.workflows) or "no workflows"
-        print(f"toque serves {names} at {url} ({options.runs_on}; token in {dev_file}).")
+        print(f"toque serves {names} at {url} ({options.hosted.runs_on}; token in {dev_file}).")
         example = next(iter(runtime.workflows), "WORKFLOW")
         params = " --params '{...}'" if example in runtime.takes_params else ""
-        data = "" if options.data == DATA_DEFAULT else f" --data {shlex.quote(str(options.data))}"
+        where = options.hosted.data
+        data = "" if where == DATA_DEFAULT else f" --data {shlex.quote(str(where))}"
         print(f"Try: toque{data} create {example}{params} --wait    Ctrl-C ends it.")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""An HTTP server inside a running event loop: uvicorn's protocol on a loopback address.
+"""An HTTP server inside a running event loop: uvicorn's protocol on one address.
 
 It is bound when `start` returns, so `port=0` tells which port it got, and a port in use is an
 `OSError` in the starter's hands. `stop` ends long waits, lets requests under way finish for a
@@ -15,7 +15,7 @@ import resource
 from collections.abc import Callable
 from email.utils import formatdate
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -31,7 +31,7 @@ from ..runtime.errors import (
     RequestTimeout,
     ToqueError,
 )
-from .app_http import ControlPlaneApp
+from .dispatch_http import Receive, Scope, Send
 from .errors_http import answer_of
 
 _BACKLOG = 2048
@@ -265,22 +265,42 @@ def _connections_max() -> int:
     return min(limits.HTTP_CONNECTIONS_MAX, files // 2)
 
 
+class Served(Protocol):
+    """What a server serves: an ASGI application."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+
+    def drain(self) -> None:
+        """The server ends: take up no long waits, and end those under way."""
+
+
 class HttpServer:
     """Serves an application until `stop`.
 
     Args:
-        app: from `make_app`.
+        app: from `make_app`, say.
         clock: for the Date header.
-        host: a loopback address.
+        host: an IP address of this machine.
         port: 0: any free one; see `port` after `start`.
+        loopback_only: refuse an address that others can reach. What is served there travels as
+            clear text, tokens too; who turns this off sees to that.
+
+    Raises:
+        InvalidArgument: the host is none of these.
     """
 
     def __init__(
-        self, app: ControlPlaneApp, clock: Clock, host: str = "127.0.0.1", port: int = 0
+        self,
+        app: Served,
+        clock: Clock,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        loopback_only: bool = True,
     ) -> None:
-        if host == "localhost":
-            host = "127.0.0.1"
-        if not _is_loopback(host):
+        host = address_of(host)
+        if loopback_only and not is_loopback(host):
             raise InvalidArgument(f"{host!r} is no loopback address; use 127.0.0.1 or ::1.")
         self._app = app
         self._clock = clock
@@ -360,8 +380,22 @@ class HttpServer:
         await self.stop()
 
 
-def _is_loopback(host: str) -> bool:
+def address_of(host: str) -> str:
+    """The IP address that a setting means.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if host == "localhost":
+        return "127.0.0.1"
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return str(ipaddress.ip_address(host.removeprefix("[").removesuffix("]")))
     except ValueError:
-        return False
+        raise InvalidArgument(
+            f"{host!r:.80} is no IP address; for example 127.0.0.1, 0.0.0.0 (every one) or ::1."
+        ) from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that IP address."""
+    return ipaddress.ip_address(host).is_loopback

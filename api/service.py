@@ -21,7 +21,7 @@ import msgspec
 
 from ..engines.ports import ENGINE_KIND, ENGINE_SHARD_KIND
 from ..engines.views import CreateRequest, InstanceView, StepOutput
-from ..gatekeeper.messages import WorkflowRecord
+from ..gatekeeper.messages import ACCOUNT_KIND, GATEKEEPER_KIND, WorkflowRecord
 from ..runtime import limits
 from ..runtime.clock import Clock
 from ..runtime.codec import NULL, check_json
@@ -48,6 +48,8 @@ from .changes import InstanceChanges
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
 from .watching import Watching
 
+_PROBED_ACCOUNT = "default"
+"""Whose control entities are asked whether they answer."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]+\Z")
 
 
@@ -421,9 +423,25 @@ class ControlPlane(InstanceChanges):
     # --- health ---
 
     async def ready(self) -> dict[str, bool]:
-        """Whether each shard answers just now, by its name."""
-        answering = await self.statistics()
-        return {shard: shard in answering for shard in self.placement.names()}
+        """Whether each part does its work: shards answer and commit, control entities answer.
+
+        Takes READY_TIMEOUT_MS at most.
+        """
+        deadline = self._caller.deadline(limits.READY_TIMEOUT_MS)
+        asked: dict[str, tuple[EntityRef, str, tuple[Any, ...]]] = {
+            name: (EntityRef(SHARD_INFO_KIND, name), "probe", ()) for name in self.placement.names()
+        }
+        asked["account"] = EntityRef(ACCOUNT_KIND, _PROBED_ACCOUNT), "snapshot", (0,)
+        asked["gatekeeper"] = EntityRef(GATEKEEPER_KIND, _PROBED_ACCOUNT), "statistics", ()
+        calls: list[Any] = [
+            self._caller.call(Any, deadline, ref, method, *args)
+            for ref, method, args in asked.values()
+        ]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        return {
+            name: not isinstance(result, BaseException)
+            for name, result in zip(asked, results, strict=True)
+        }
 
     async def statistics(self) -> dict[str, dict[str, Any]]:
         """Counters of each shard, by its name; a shard that does not answer is left out."""

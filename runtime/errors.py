@@ -237,6 +237,13 @@ class DataDirInUse(CallerError):
     number = 10106
 
 
+class AddressInUse(CallerError):
+    """Another process listens on the port that a server was to listen on."""
+
+    code = "server.address_in_use"
+    number = 10140
+
+
 class DataDirFormat(CallerError):
     """The data directory has a format that this version can't open."""
 

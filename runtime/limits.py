@@ -191,6 +191,8 @@ PAGE_WALK_ROWS_MAX = 100_000  # a page by number is found by walking; beyond thi
 PAGE_POSITIONS_MAX = 10_000
 PAGE_POSITION_KEPT_MS = MINUTE_MS
 READY_TIMEOUT_MS = 2_000
+READY_KEPT_MS = 500  # whoever asks in between hears what was found last
+READY_PROBE_MS = 5 * SECOND_MS  # how often a shard that is asked tries its disk
 
 # the SDK client
 CLIENT_RETRY_MIN_MS = 50

@@ -1,7 +1,7 @@
 """An entity of every shard that tells how the shard does.
 
 Its kind is "ShardInfo" and its key the shard's name, so that any process with a router can ask
-any shard for its counters. It keeps nothing.
+any shard for its counters. It keeps nothing but the time of its last probe.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from . import limits
 from .entity import Context, DurableObject
 
 SHARD_INFO_KIND = "ShardInfo"
@@ -25,7 +26,20 @@ class ShardInfo(DurableObject):
 
     def __init__(self, ctx: Context, env: Callable[[], dict[str, Any]]) -> None:
         super().__init__(ctx, env)
+        self._probed_ms: int | None = None
 
     def statistics(self) -> dict[str, Any]:
         """Counters of the shard: calls, commits, rows, live entities, alarms, epoch."""
         return dict(self.env())
+
+    async def probe(self) -> None:
+        """Answer if the shard's store can commit: from time to time by a small write.
+
+        The answer waits for that write as any answer does, so a disk that hangs, is full or has
+        another owner is not answered for.
+        """
+        now_ms = self.ctx.clock.now_ms()
+        probed_ms = self._probed_ms
+        if probed_ms is None or not 0 <= now_ms - probed_ms < limits.READY_PROBE_MS:
+            self._probed_ms = now_ms
+            await self.ctx.storage.put("probed_ms", now_ms)

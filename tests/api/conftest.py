@@ -257,6 +257,12 @@ class FakeRouter:
     def ShardInfo_statistics(self, shard: str) -> dict[str, int]:
         return {"epoch": 1}
 
+    def ShardInfo_probe(self, shard: str) -> None:
+        """It can commit."""
+
+    def Gatekeeper_statistics(self, account: str) -> dict[str, int]:
+        return {}
+
     def _mine(self, shard: str, account: str, uuid: str) -> list[InstanceView]:
         prefix = f"{account}/{uuid}/"
         return [

@@ -339,18 +339,27 @@ async def test_what_is_no_http_is_refused(plane: Any, data: bytes) -> None:
 
 
 async def test_health(plane: Any) -> None:
+    parts = ["c0", "d0", "d1", "d2", "account", "gatekeeper"]
     async with plane.serving() as server, aiohttp.ClientSession(server.url) as session:
         async with session.get("/healthz") as answer:
             assert answer.status == 200
         async with session.get("/readyz") as answer:
-            assert await answer.json() == {
-                "status": "ready",
-                "shards": dict.fromkeys(["c0", "d0", "d1", "d2"], True),
-            }
-        plane.router.fail("statistics", Overloaded("full"))
+            assert (answer.status, await answer.json()) == (200, {"status": "ready"})
+        async with session.get("/readyz", headers=AUTH) as answer:
+            told = await answer.json()
+            assert told["parts"] == dict.fromkeys(parts, True)
+
+
+async def test_who_is_not_ready_says_why_to_those_with_a_token_only(plane: Any) -> None:
+    plane.router.fail("probe", Overloaded("full"))
+    async with plane.serving() as server, aiohttp.ClientSession(server.url) as session:
         async with session.get("/readyz") as answer:
+            assert (answer.status, await answer.json()) == (503, {"status": "not ready"})
+        async with session.get("/readyz", headers={"Authorization": "Bearer wrong"}) as answer:
+            assert (answer.status, await answer.json()) == (503, {"status": "not ready"})
+        async with session.get("/readyz", headers=AUTH) as answer:
             assert answer.status == 503
-            assert list((await answer.json())["shards"].values()).count(False) == 1
+            assert list((await answer.json())["parts"].values()).count(False) == 1
 
 
 async def test_the_document_tells_every_route(plane: Any) -> None:

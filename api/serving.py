@@ -1,0 +1,163 @@
+"""A server process, from its first line to its last: what `toque dev` and `toque up` share.
+
+The first signal (SIGINT, SIGTERM) ends it in good order, the next one at once. What goes wrong is
+told in one sentence. All that was started is ended, in the opposite order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import uvloop
+
+from ..engines.workflow import is_loading
+from ..runtime.errors import AddressInUse, ToqueError, WorkflowLoadError
+from .cli_config import ACCOUNT_DEFAULT
+from .cli_exits import INTERRUPTED, print_error
+from .wiring import Runtime, start_embedded
+
+Start = Callable[..., AbstractAsyncContextManager[Runtime]]
+Listen = Callable[[], None]
+Serve = Callable[[Listen], Awaitable[None]]
+"""Serves until it is cancelled. Calls what it is given when others may have taken the signals."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Hosted(NamedTuple):
+    """What a server hosts, and on what.
+
+    Attributes:
+        start: `wiring.start_embedded` or `wiring_ray.start_ray`.
+        runs_on: how that is called to people.
+        path: the app file; None: only code that is deployed.
+        data: the data directory.
+        settings: more arguments of `start`.
+        codecs: names of the payload codecs; the first one writes.
+    """
+
+    start: Start
+    runs_on: str
+    path: Path | None
+    data: Path
+    settings: Mapping[str, Any]
+    codecs: tuple[str, ...] = ()
+
+    def open(self) -> AbstractAsyncContextManager[Runtime]:
+        """The runtime, to be entered.
+
+        Raises:
+            WorkflowLoadError: there is no such file.
+        """
+        if self.path is not None and not self.path.is_file():
+            raise WorkflowLoadError(f"{self.path}: no such file.")
+        return self.start(
+            self.data,
+            app_path=self.path,
+            codecs={ACCOUNT_DEFAULT: list(self.codecs)} if self.codecs else None,
+            **self.settings,
+        )
+
+
+def hosted_on(
+    embedded: bool,
+    path: Path | None,
+    data: Path,
+    settings: Mapping[str, Any],
+    codecs: tuple[str, ...],
+) -> Hosted:
+    """As `Hosted`, on Ray or in one process; Ray is imported only if it is meant."""
+    if embedded:
+        return Hosted(start_embedded, "one process", path, data, settings, codecs)
+    start = import_module(".wiring_ray", __package__).start_ray
+    return Hosted(start, "Ray", path, data, settings, codecs)
+
+
+def run_server(serve: Serve, failed: Callable[[BaseException], int], *, as_json: bool) -> int:
+    """Serve until a signal comes; gives the exit code.
+
+    Args:
+        serve: see `Serve`.
+        failed: the exit code of an error, which has been told.
+        as_json: tell errors as JSON.
+    """
+    error: BaseException
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_until_signal(serve))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ToqueError as raised:
+        error = raised
+    except OSError as raised:
+        where = f" ({raised.filename})" if raised.filename else ""
+        error = ToqueError(f"{raised.strerror or raised}{where}")
+    print_error(error, as_json=as_json)
+    return failed(error)
+
+
+async def _until_signal(serve: Serve) -> int:
+    """Run `serve`; the first signal ends it in order, the next one at once.
+
+    The app file is imported on this very thread, where a signal can only be noticed by raising.
+    """
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.default_int_handler)
+        if is_loading(frame):
+            raise KeyboardInterrupt
+        loop.call_soon_threadsafe(serving.cancel)
+
+    def listen() -> None:
+        for number in _SIGNALS:
+            signal.signal(number, stop)
+
+    serving = loop.create_task(_awaited(serve(listen)))
+    listen()
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not serving.cancelled():
+            raise
+    return 0
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+async def check_address(host: str, port: int) -> None:
+    """Raise now what binding would raise once the runtime is up.
+
+    Raises:
+        AddressInUse: somebody listens there.
+        OSError: this machine has no such address.
+    """
+    try:
+        listener = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
+    except OSError as error:
+        raise told_of_address(error, host, port) from error
+    listener.close()
+    await listener.wait_closed()
+
+
+def told_of_address(error: OSError, host: str, port: int) -> Exception:
+    """What to raise for an error of binding."""
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUse(
+            f"port {port} is in use; choose another with --port (0: any free one).",
+            {"host": host, "port": port},
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ToqueError(f"this machine has no address {host}; name one of its own with --host.")
+    return error

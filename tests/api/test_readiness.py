@@ -1,0 +1,104 @@
+"""Readiness: one look at a time, kept for a moment; a shard that can't commit is not ready."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toque.api.readiness import Readiness
+from toque.api.wiring import embedded
+from toque.runtime import limits
+from toque.runtime.ids import EntityRef
+from toque.runtime.shard_info import SHARD_INFO_KIND
+from toque.runtime.simloop import VirtualTimeLoop
+
+
+def test_however_many_ask_it_looks_once_and_keeps_that_for_a_moment() -> None:
+    looks = 0
+    go_on = asyncio.Event()
+
+    async def check() -> dict[str, bool]:
+        nonlocal looks
+        looks += 1
+        await go_on.wait()
+        return {"d0": looks == 1}
+
+    async def main() -> None:
+        readiness = Readiness(check)
+        asked = [asyncio.create_task(readiness.parts()) for _ in range(50)]
+        await asyncio.sleep(1)
+        asked[0].cancel()  # a client that goes away takes nobody's answer with it
+        go_on.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(found[0], asyncio.CancelledError)
+        assert found[1:] == [{"d0": True}] * 49
+        assert await readiness.parts() == {"d0": True}
+        assert looks == 1
+        await asyncio.sleep(limits.READY_KEPT_MS / 1000)
+        assert await readiness.parts() == {"d0": False}
+        assert looks == 2
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main())
+
+
+def test_a_look_that_fails_is_told_and_the_next_one_looks_again() -> None:
+    looks = 0
+
+    async def check() -> dict[str, bool]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise OSError("no")
+        return {}
+
+    async def main() -> None:
+        readiness = Readiness(check)
+        with pytest.raises(OSError, match="no"):
+            await readiness.parts()
+        assert await readiness.parts() == {}
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(main())
+
+
+def test_a_shard_whose_disk_hangs_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READY_TIMEOUT_MS", 200)
+    monkeypatch.setattr(limits, "READY_PROBE_MS", 0)
+
+    async def main() -> None:
+        async with embedded(tmp_path / "data") as runtime:
+            parts = await runtime.control_plane.ready()
+            assert parts == dict.fromkeys(("c0", "d0", "account", "gatekeeper"), True)
+            before = await commits(runtime)
+            assert all((await runtime.control_plane.ready()).values())
+            assert await commits(runtime) > before
+            with holding_the_disk(tmp_path / "data" / "shards" / "d0.sqlite"):
+                parts = await runtime.control_plane.ready()
+                assert parts.pop("d0") is False
+                assert all(parts.values())
+
+    asyncio.run(main())
+
+
+@contextmanager
+def holding_the_disk(path: Path) -> Iterator[None]:
+    """Another connection has the file's lock: commits wait for it."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    yield
+    connection.execute("ROLLBACK")
+    connection.close()
+
+
+async def commits(runtime: Any) -> int:
+    ref = EntityRef(SHARD_INFO_KIND, "d0")
+    return int((await runtime.router.call(ref, "statistics"))["store_commits"])
