@@ -56,6 +56,7 @@ class Claiming(Attempts):
 
     Attributes:
         holding: a pause is wanted: bodies in flight may end, nothing else happens or begins.
+        ending: told of each record that is over, just before `run` hears of it.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Claiming(Attempts):
         self.calls: dict[int, StepCall[Any]] = {}
         self.declared: list[StepFunction[Any]] = []
         self.blobs: BlobStore | None = None
+        self.ending: Callable[[Record], None] | None = None
         self._forked = forked
         self._rebuilding = rebuilding
         self._wants_cancel = cancel

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import types
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from ..runtime.errors import WorkflowLoadError
 from ..runtime.limits import BODY_THREADS_MAX
-from ..runtime.notes import LOOP, Notes
+from ..runtime.notes import Notes
 from .body_threads import BodyThreads, Job
 from .failures import (
     INTERRUPTED,
@@ -28,6 +28,16 @@ from .failures import (
     text_of,
 )
 from .local_run import LocalRun
+from .on_loop import (
+    Lazy,
+    OnLoop,
+    dropped,
+    guarded,
+    guarded_plain,
+    guarded_rest,
+    in_name_of,
+    note_tasks,
+)
 from .ray_options import shown
 from .resource_body import ResourceCall, Resources, TaskLost
 from .run_port import NOBODY, Body, Done, Plan, Run, RunHooks, Who
@@ -80,7 +90,7 @@ class InProcessCodeHost:
     ) -> None:
         self._notes_tasks = notes is not None and owns_loop
         if notes is not None and owns_loop:
-            _note_tasks(loop, notes)
+            note_tasks(loop, notes)
         self._resources = resources
         self._loop = loop
         self.is_inline = inline
@@ -123,13 +133,11 @@ class InProcessCodeHost:
         who: Who = NOBODY,
     ) -> Body:
         if self._notes_tasks:
-            context.run(_whose.set, who.tag)
+            in_name_of(who.tag, context)
         if is_async or self.is_inline:
-            guarded = _guarded if is_async else _guarded_plain
-            work = guarded(fn, kwargs)
-            if self._notes is not None and not self._notes_tasks:
-                work = _watched(work, self._notes, who.tag)
-            return _OnLoop(self._loop, work, context, done)
+            make = partial(guarded if is_async else guarded_plain, fn, kwargs)
+            work = Lazy(make, self._notes, who.tag)
+            return OnLoop(self._loop, work, context, done)
         return _InThread(self._loop, self._threads, self._notes, fn, kwargs, context, done, who)
 
     def run_elsewhere(
@@ -198,104 +206,6 @@ def _of_task(error: BaseException, who: Who) -> BaseException:
     )
 
 
-async def _guarded(fn: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    try:
-        return None, await fn(**kwargs)
-    except BaseException as error:  # SystemExit would stop the shard's loop
-        return error, None
-
-
-async def _guarded_plain(fn: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    try:
-        value = fn(**kwargs)
-        return None, await value if inspect.isawaitable(value) else value
-    except BaseException as error:
-        return error, None
-
-
-async def _guarded_rest(value: Any) -> Any:
-    try:
-        return None, await value
-    except BaseException as error:
-        return error, None
-
-
-_whose: contextvars.ContextVar[bytes] = contextvars.ContextVar("toque_whose")
-"""The tag of the instance whose body has started a task."""
-
-
-def _note_tasks(loop: asyncio.AbstractEventLoop, notes: Notes) -> None:
-    """Have every task noted that is started in a body's context."""
-
-    def make(
-        loop: asyncio.AbstractEventLoop,
-        coro: Any,
-        *,
-        context: contextvars.Context | None = None,
-        **options: Any,
-    ) -> asyncio.Task[Any]:
-        tag = _whose.get(b"") if context is None else context.get(_whose, b"")
-        if tag:
-            coro = _watched(coro, notes, tag)
-        return asyncio.Task(coro, loop=loop, context=context, **options)
-
-    loop.set_task_factory(make)
-
-
-async def _watched(coro: Any, notes: Notes, tag: bytes) -> Any:
-    """A coroutine that is noted as being on the loop whenever it is."""
-    return await _noted(coro, notes, tag)
-
-
-@types.coroutine
-def _noted(coro: Any, notes: Notes, tag: bytes) -> Generator[Any, Any, Any]:
-    """A generator, to see each step of the coroutine; asyncio sends None only."""
-    step: Callable[[Any], Any] = coro.send
-    given: Any = None
-    while True:
-        notes.enter(LOOP, tag)
-        try:
-            awaited = step(given)
-        except StopIteration as stop:
-            return stop.value
-        finally:
-            notes.leave(LOOP)
-        try:
-            yield awaited
-            step, given = coro.send, None
-        except GeneratorExit:
-            coro.close()
-            raise
-        except BaseException as error:
-            step, given = coro.throw, error
-
-
-class _OnLoop:
-    """A body that runs as a task."""
-
-    __slots__ = ("_done", "_task")
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        coro: Any,
-        context: contextvars.Context,
-        done: Done,
-    ) -> None:
-        self._done = done
-        self._task = loop.create_task(coro, context=context)
-        self._task.add_done_callback(self._ended)
-
-    def cancel(self) -> None:
-        self._task.cancel()
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        if task.cancelled():  # before its first step
-            self._done(asyncio.CancelledError(), None)
-        else:
-            self._done(*task.result())
-
-
 class _InThread:
     """A body that runs in a thread; a coroutine that it returns runs on the loop."""
 
@@ -329,7 +239,7 @@ class _InThread:
         self._done = done
         self._who = who
         self._is_cancelled = False
-        self._rest: _OnLoop | None = None
+        self._rest: OnLoop | None = None
 
         def work(slot: int) -> None:
             if notes is not None:
@@ -340,7 +250,7 @@ class _InThread:
             try:
                 loop.call_soon_threadsafe(self._ended, error, value)
             except RuntimeError:  # the loop is closed: nobody is left to tell
-                pass
+                dropped(value)
 
         self._job = Job(who.name, work)
         threads.submit(self._job)
@@ -355,13 +265,11 @@ class _InThread:
     def _ended(self, error: BaseException | None, value: Any) -> None:
         if error is None and inspect.isawaitable(value):
             if self._is_cancelled:
-                getattr(value, "close", lambda: None)()
+                dropped(value)
                 self._done(asyncio.CancelledError(), None)
                 return
-            rest: Any = _guarded_rest(value)
-            if self._notes is not None:
-                rest = _watched(rest, self._notes, self._who.tag)
-            self._rest = _OnLoop(self._loop, rest, self._context, self._done)
+            rest = Lazy(partial(guarded_rest, value), self._notes, self._who.tag, value)
+            self._rest = OnLoop(self._loop, rest, self._context, self._done)
             return
         self._done(error, value)
 

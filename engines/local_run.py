@@ -20,12 +20,12 @@ from ..runtime.notes import LOOP, Notes
 from .bodies import Bodies
 from .claims import Claim
 from .failures import RecordedError, record_of
-from .journal import UNDO, Journal, Record
+from .journal import DO, UNDO, Journal, Record
 from .logs import Whose
 from .replay import Execution
 from .resource_body import Encoded
 from .rollback import Unwinding
-from .run_port import ACTS, BodyRunner, Pending, Plan, RunHooks, Starts, Turn
+from .run_port import ACTS, BodyRunner, Outcome, Pending, Plan, RunHooks, Starts, Turn
 from .step import WorkflowStep
 from .streams import StreamRef
 from .workflow import WorkflowDefinition
@@ -87,6 +87,8 @@ class LocalRun:
             plan.cancel,
         )
         self._execution.blobs = _blobs_of(plan, runner)
+        if hooks.ahead is not None:
+            self._execution.ending = self._tell_ahead
         whose = Whose(plan.workflow, split_engine_key(plan.key)[2], plan.run_id)
         self._execution.whose = whose
         self._bodies = Bodies(
@@ -205,6 +207,16 @@ class LocalRun:
             execution.close()
             unwinding.begin(now_ms)
 
+    def _tell_ahead(self, record: Record) -> None:
+        """`run` goes on next, and may end the process: the step that led to it is not to blame.
+
+        Only what stands by itself is told: nothing else has happened since the last turn.
+        """
+        execution, ahead = self._execution, self._hooks.ahead
+        if record.kind == DO and len(execution.dirty) == 1 and ahead is not None:
+            del execution.dirty[record.ordinal]
+            ahead(self, self._turn_of([record], [], [], None, is_busy=True))
+
     def _leave(self) -> None:
         if self._notes is not None:
             self._notes.leave(LOOP)
@@ -226,11 +238,23 @@ class LocalRun:
         execution.starts.clear()
         consumed, execution.consumed = execution.consumed, []
         is_busy = bool(execution.in_flight)
+        return self._turn_of(records, starts, consumed, execution.outcome, is_busy=is_busy)
+
+    def _turn_of(
+        self,
+        records: list[Record],
+        starts: Starts,
+        consumed: list[int],
+        outcome: Outcome | None,
+        *,
+        is_busy: bool,
+    ) -> Turn:
+        execution = self._execution
         return Turn(
             records,
             starts,
             consumed,
-            execution.outcome,
+            outcome,
             is_busy,
             execution.next_due_ms(),
             () if is_busy else execution.awaited_types(),

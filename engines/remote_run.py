@@ -42,6 +42,7 @@ class RemoteRun:
         self._chunks: Iterator[list[bytes]] = _chunks_of(plan.records)
         self._acts = 0
         self._parts: list[Record] = []
+        self._told: Turn | None = None
         self._ahead: dict[str, int] = {}
         self._behind: dict[str, deque[tuple[int, str, int]]] = {}
         self._types: dict[int, str] = {}
@@ -109,9 +110,25 @@ class RemoteRun:
         """Records of the turn to come."""
         self._parts += [unpack(one, Record) for one in raw]
 
+    def ahead(self, turn: Turn) -> None:
+        """How a step has ended; the turn to come brings the rest, if it comes."""
+        if self._told is not None:
+            turn.records[:0] = self._told.records
+        self._told = turn
+
+    def lost(self, error: Exception) -> None:
+        """No turn will come any more: what was told ahead stands."""
+        told, self._told = self._told, None
+        if told is not None:
+            self.hooks.turned(self, told)
+        self.hooks.lost(self, error)
+
     def turned(self, acts: int, turn: Turn) -> None:
         """A turn, whose records came before."""
         turn.records, self._parts = self._parts, []
+        if self._told is not None:
+            turn.records[:0] = self._told.records
+            self._told = None
         if turn.outcome is None:
             self._send_behind(turn.consumed)
             if acts < self._acts:

@@ -281,6 +281,8 @@ class Execution(Claiming):
         record.end(self.now_ms, state)
         self.journal.last_order = record.order = self.journal.last_order + 1
         self.dirty[record.ordinal] = record
+        if self.ending is not None:
+            self.ending(record)
         self._release(claim, record)
 
     def _release(self, claim: Claim | DurableTimer, record: Record) -> None:

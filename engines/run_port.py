@@ -151,6 +151,9 @@ class RunHooks:
         payload_of: a buffered event's payload by its number.
         now_ms: the shard's time.
         unfenced: a deliberate fault: results of attempts that were given up are taken.
+        ahead: told how a step has ended before `run` hears of it, by a busy turn with that one
+            record, which the turn that follows does not bring again. For runs whose process may
+            end before they can tell more. None: nobody wants to know.
     """
 
     turned: Callable[[Run, Turn], None]
@@ -158,6 +161,7 @@ class RunHooks:
     payload_of: Callable[[int], bytes]
     now_ms: Callable[[], int]
     unfenced: bool = False
+    ahead: Callable[[Run, Turn], None] | None = None
 
 
 Done = Callable[[BaseException | None, Any], None]

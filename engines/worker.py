@@ -2,7 +2,8 @@
 
 Nothing is kept: a run's truth is in the shard's rows. If the link is lost the process ends, since
 a shard that opens anew begins its runs elsewhere. Bodies start only on the shard's word, and
-what they bring is told, never written.
+what they bring is told, never written: before `run` hears of it, so that a `run` that ends the
+process is not taken for a body that does.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ async def serve(spec: WorkerSpec) -> None:
             gone.set_result(None)
 
     link = links.open(spec.name, worker.receive, up, down)
-    worker.send = link.send
+    worker.send = link.send_now
     await gone
     notes.close()
 
@@ -151,6 +152,7 @@ class Worker:
             partial(self._broke, go.run),
             hosted.payloads.__getitem__,
             self.now_ms,
+            ahead=partial(self._tell_ahead, go.run),
         )
         try:
             hosted.run = self._host.open(hosted.plan, hooks)
@@ -213,6 +215,11 @@ class Worker:
         self.out.put(say.Turned(number, hosted.acts, turn))
         if turn.outcome is not None:
             self._close(say.Close(number))
+
+    def _tell_ahead(self, number: int, run: Run, turn: Turn) -> None:
+        """Out of this process's hands before it returns: what comes next may end the process."""
+        self.out.put(say.Ahead(number, turn))
+        self.out.flush()
 
     def _broke(self, number: int, run: Run, error: Exception) -> None:
         self._failed(number, error)

@@ -101,6 +101,8 @@ class WorkerHost:
         self._launched: Launched | None = None
         self._is_over = False
         self._is_up = False
+        self._is_linked = False
+        self._how_ended = ""
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._has_slot = False
@@ -192,6 +194,7 @@ class WorkerHost:
 
     def _session(self, send: Callable[[bytes], None]) -> _Session:
         self._link = send
+        self._is_linked = True
         self._heard = self._settings.loop.time()
         return _Session(self)
 
@@ -234,6 +237,8 @@ class WorkerHost:
                 continue
             if isinstance(message, say.Turned):
                 run.turned(message.acts, message.turn)
+            elif isinstance(message, say.Ahead):
+                run.ahead(message.turn)
             elif isinstance(message, say.Part):
                 run.part(message.records)
             elif isinstance(message, say.More):
@@ -242,22 +247,32 @@ class WorkerHost:
                 self._fail(run, from_wire(message.error))
 
     def hung_up(self) -> None:
-        """The link is gone."""
-        self._settings.loop.call_soon(self._lose, "it hung up")  # its process may tell more
+        """The link is gone, and all that came over it has been heard."""
+        self._is_linked = False
+        if self._how_ended:
+            self._lose(self._how_ended)
+        else:
+            self._settings.loop.call_soon(self._lose, "it hung up")  # its process may tell more
 
     def _process_ended(self, how: str) -> None:
-        self._lose(how)
+        """What it said last may still be on its way; a child of its own may hold the link open."""
+        self._how_ended = how
+        if self._is_linked:
+            wait_s = limits.WORKER_LAST_WORDS_MS / 1_000
+            self._settings.loop.call_later(wait_s, self._lose, how)
+        else:
+            self._lose(how)
 
     def _fail(self, run: RemoteRun, error: ToqueError) -> None:
         self._runs.pop(run.number, None)
-        run.hooks.lost(run, error)
+        run.lost(error)
 
     def _fail_all(self, error: ToqueError) -> None:
         runs = list(self._runs.values())
         self._runs.clear()
         self.end(f"it can't load its code: {error}")
         for run in runs:
-            run.hooks.lost(run, error)
+            run.lost(error)
 
     def _lose(self, why: str, blamed: list[Blame] | None = None) -> None:
         """It is gone, or must go: tell the runs."""
@@ -276,7 +291,7 @@ class WorkerHost:
         for run in runs:
             weight = weights[run.key] or (1 if was_up and not weights else 0)
             text = f"the worker process of the instance is gone: {why}."
-            run.hooks.lost(run, WorkerLost(text, {"suspicion": weight, "was_up": was_up}))
+            run.lost(WorkerLost(text, {"suspicion": weight, "was_up": was_up}))
 
     def _kill(self) -> None:
         if self._launched is not None:

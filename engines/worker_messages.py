@@ -15,7 +15,7 @@ from ..runtime.codec import pack
 from ..runtime.errors import WireError
 from .run_port import Plan, Starts, Turn
 
-VERSION = 1
+VERSION = 2
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):
@@ -115,6 +115,16 @@ class Turned(_Message, tag="turned"):
     turn: Turn
 
 
+class Ahead(_Message, tag="ahead"):
+    """How a step has ended, told before `run` goes on: it stands if no turn follows.
+
+    The turn that follows does not bring it again.
+    """
+
+    run: int
+    turn: Turn
+
+
 class Failed(_Message, tag="failed"):
     """The run can't be had here; it is closed."""
 
@@ -127,7 +137,7 @@ class Pong(_Message, tag="pong"):
 
 
 ToWorker = Open | Records | Event | Go | Act | Start | Close | Ping
-ToShard = Ready | More | Part | Turned | Failed | Pong
+ToShard = Ready | More | Part | Turned | Ahead | Failed | Pong
 
 to_worker = msgspec.msgpack.Decoder(list[ToWorker])
 to_shard = msgspec.msgpack.Decoder(list[ToShard])

@@ -13,6 +13,7 @@ import contextlib
 import hmac
 import logging
 import os
+import select
 import socket
 import stat
 import struct
@@ -181,6 +182,29 @@ class Framed(asyncio.Protocol):
         else:
             transport.write(_HEAD.pack(size))
             transport.write(frame)
+
+    def hand_over(self, frame: bytes, wait_ms: int) -> bool:
+        """Give a frame to the kernel, waiting for room; False: it was not even begun."""
+        transport = self.transport
+        if transport is None or transport.get_write_buffer_size() or transport.is_closing():
+            return False
+        if len(frame) > limits.FRAME_BYTES_MAX:
+            return False
+        descriptor: int = transport.get_extra_info("socket").fileno()
+        rest = memoryview(_HEAD.pack(len(frame)) + frame)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        try:
+            while rest and poll.poll(wait_ms):
+                rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.cut(error)
+            return True
+        if rest:
+            transport.write(rest)
+        return True
 
     def say(self, hello: Hello) -> None:
         self.write(_encode_hello(hello))

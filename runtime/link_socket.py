@@ -270,6 +270,15 @@ class SocketLink:
             raise Overloaded(f"{queued} bytes wait for shard {self.shard}.")
         peer.write(frame)
 
+    def send_now(self, frame: bytes) -> None:
+        """As `send`, but the kernel has the frame when this returns, so that it arrives though
+        this process ends. A peer that is slow to read is waited for, up to LINK_HANDOVER_MAX_MS;
+        what it has not taken by then is queued.
+        """
+        peer = self._peer
+        if peer is None or not peer.hand_over(frame, limits.LINK_HANDOVER_MAX_MS):
+            self.send(frame)
+
     def close(self) -> None:
         """Give the link up; no callback comes any more."""
         self._task.cancel()

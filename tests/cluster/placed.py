@@ -45,6 +45,15 @@ async def actor(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
     say("ended", output=status.output, error=status.error)
     step = (await held.status()).steps[0]
     say("attempts", success=[attempt.success for attempt in step.attempts])
+    ending = await client.create_instance("Ending", params=[str(folder), 2])
+    status = await ending.wait(20)
+    say(
+        "ending",
+        output=status.output,
+        error=status.error,
+        bodies=(folder / "bodies").read_text().split(),
+        ends=(folder / "ends").read_text().split(),
+    )
 
 
 async def poison(runtime: wiring_ray.RayRuntime, folder: Path, *hows: str) -> None:
@@ -53,9 +62,12 @@ async def poison(runtime: wiring_ray.RayRuntime, folder: Path, *hows: str) -> No
     clock = SystemClock()
     for how in hows:
         (folder / how).mkdir()
-        began_ms = clock.now_ms()
+        os.mkfifo(folder / how / "poisoning")
         times = 1 if how == "loop" else 3
         instance = await client.create_instance("Poison", params=[how, str(folder / how), times])
+        # From here on the shard's loop does nothing else: the other one can't run before its end.
+        await asyncio.to_thread((folder / how / "poisoning").read_text)
+        began_ms = clock.now_ms()
         where = await client.run_instance("Where", timeout=30)
         other_ms = clock.now_ms() - began_ms
         status = await instance.wait(40)

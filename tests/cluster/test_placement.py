@@ -78,11 +78,14 @@ def test_an_instance_has_a_ray_actor_of_its_own_and_survives_it(folder: Path) ->
     assert ended["error"] is None
     assert ended["output"] not in (began["pid"], *began["shards"])
     assert story.next("attempts")["success"] == [False, True]
+    ending = story.next("ending")
+    assert (ending["error"], ending["output"]) == (None, 900_000)
+    assert len(ending["ends"]) == 3
+    assert ending["bodies"] == ending["ends"][:1], "what had returned does not run again"
     story.end()
     assert ends(ended["output"])
 
 
-@pytest.mark.campaign  # the moments of a kill and of a block are the machine's
 def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) -> None:
     story = Story(folder, "poison", "inner", "loop")
     exits, blocks = story.next("poisoned"), story.next("poisoned")
@@ -94,10 +97,10 @@ def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) ->
         assert told["other_ms"] < 15_000
     assert exits["other"] != blocks["other"], "the shard's process was another after the block"
     told = [event for event in story.next("events")["events"] if event["shard"] == "d0"]
-    assert "code of instance default/" in next(e["reason"] for e in told if e["what"] == "hung")
     events = [event["what"] for event in told]
-    assert events.count("hung") == 1, "the second time only its own process was blocked"
-    assert events.count("down") == 1, "the second time only its own process ended"
+    assert events.count("hung") == 1, f"the second time only its own process was blocked: {told}"
+    assert events.count("down") == 1, f"the second time only its own process ended: {told}"
+    assert "code of instance default/" in next(e["reason"] for e in told if e["what"] == "hung")
     story.end()
 
 

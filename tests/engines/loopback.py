@@ -86,7 +86,7 @@ class LoopbackWorker:
         self.end()
         assert run is not None
         error = WorkerLost("it was killed.", {"suspicion": 1, "was_up": True})
-        self._loop.call_later(DELAY_S, run.hooks.lost, run, error)
+        self._loop.call_later(DELAY_S, run.lost, error)
 
     def _to_worker(self, frame: bytes) -> None:
         self._loop.call_later(DELAY_S, self._heard_by_worker, frame)
@@ -108,7 +108,9 @@ class LoopbackWorker:
                 run.more()
             elif isinstance(message, say.Part):
                 run.part(message.records)
+            elif isinstance(message, say.Ahead):
+                run.ahead(message.turn)
             elif isinstance(message, say.Turned):
                 run.turned(message.acts, message.turn)
             elif isinstance(message, say.Failed):
-                run.hooks.lost(run, from_wire(message.error))
+                run.lost(from_wire(message.error))

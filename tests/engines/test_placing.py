@@ -262,6 +262,7 @@ class Pair:
         handlers: dict[type, Callable[[Any], None]] = {
             say.More: lambda m: self.run.more(),  # type: ignore[attr-defined]
             say.Part: lambda m: self.run.part(m.records),  # type: ignore[attr-defined]
+            say.Ahead: lambda m: self.run.ahead(m.turn),  # type: ignore[attr-defined]
             say.Turned: lambda m: self.run.turned(m.acts, m.turn),  # type: ignore[attr-defined]
         }
         for message in say.to_shard.decode(frame):

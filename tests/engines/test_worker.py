@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.worker_app import Apart, Heavy, Held, Poison, Where
+from tests.engines.worker_app import Apart, Ending, Heavy, Held, Poison, Where
 from toque.actors import keeper
 from toque.api.wiring import Runtime, embedded
 from toque.runtime import limits
@@ -24,7 +24,9 @@ from toque.runtime.errors import WorkflowLoadError
 
 @asynccontextmanager
 async def running(folder: Path, **options: Any) -> AsyncIterator[Runtime]:
-    async with embedded(folder / "data", [Apart, Heavy, Held, Poison, Where], **options) as runtime:
+    async with embedded(
+        folder / "data", [Apart, Ending, Heavy, Held, Poison, Where], **options
+    ) as runtime:
         yield runtime
 
 
@@ -105,6 +107,26 @@ async def test_what_kills_its_process_for_ever_fails_and_says_so(tmp_path: Path)
         assert ended["async"].error.name == "StepInterrupted"
         assert ended["run"].error is not None
         assert ended["run"].error.name == "InstanceCrashed"
+
+
+@pytest.mark.parametrize("times", [2, 1_000])
+async def test_a_run_that_ends_its_process_after_a_step_is_to_blame_and_the_step_is_not(
+    tmp_path: Path, times: int
+) -> None:
+    """Its result is too large for the buffers of a socket, and it may be tried once only."""
+    async with running(tmp_path) as runtime:
+        ending = await runtime.client().create_instance("Ending", params=[str(tmp_path), times])
+        status = await ending.wait(60)
+        if times == 2:
+            assert status.error is None
+            assert status.output == 900_000
+        else:
+            assert status.error.name == "InstanceCrashed"
+        deaths = len((tmp_path / "ends").read_text().split())
+        assert deaths == (3 if times == 2 else limits.INSTANCE_DEATHS_MAX + 1)
+        assert len((tmp_path / "bodies").read_text().split()) == 1
+        step = (await ending.status()).steps[0]
+        assert [attempt.success for attempt in step.attempts] == [True]
 
 
 async def test_code_that_no_other_process_can_find_is_refused_at_the_start(

@@ -59,17 +59,45 @@ class Where(toque.WorkflowEntrypoint):
         return [os.getpid(), await step.do("where", os.getpid)]
 
 
+class Ending(toque.WorkflowEntrypoint):
+    """Ends its process in `run`, just after a step with a large result, `times` times."""
+
+    placement = "actor"
+
+    async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
+        folder, times = event.payload
+        ends = Path(folder, "ends")
+
+        def body() -> str:
+            with Path(folder, "bodies").open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            return "x" * 900_000
+
+        size = len(await step.do("large", body, config={"retries": {"limit": 0}}))
+        with ends.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        if len(ends.read_text().split()) <= times:
+            os._exit(1)
+        return size
+
+
 class Poison(toque.WorkflowEntrypoint):
-    """Ends or blocks its process, as the payload says, `times` times."""
+    """Ends or blocks its process, as the payload says, `times` times.
+
+    If there is a pipe `poisoning`, whoever reads it is told just before the first time.
+    """
 
     async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
         how, folder, times = event.payload
-        began = Path(folder, "began")
+        began, poisoning = Path(folder, "began"), Path(folder, "poisoning")
 
         def note() -> bool:
             with began.open("a") as file:
                 file.write(f"{os.getpid()}\n")
-            return len(began.read_text().split()) <= times
+            count = len(began.read_text().split())
+            if count == 1 and poisoning.exists():
+                poisoning.write_text("now")  # waits for the reader
+            return count <= times
 
         def in_thread() -> int:
             if note():

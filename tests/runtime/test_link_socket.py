@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -96,6 +97,30 @@ async def test_frames_of_all_sizes_come_back_whole_and_in_order(
             link.send(frame)
         assert [await soon(caller.frames.get()) for _ in frames] == frames
         link.close()
+
+
+async def test_what_is_sent_now_waits_for_no_turn_of_the_loop_and_keeps_its_place(
+    folder: Path, loop_factory: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer is on the same loop, so it reads nothing meanwhile: the rest is queued."""
+    monkeypatch.setattr(limits, "LINK_HANDOVER_MAX_MS", 1)
+    async with server(f"unix:{folder}/d0.sock") as made:
+        caller = Caller()
+        link = caller.open(links_to(made.address))
+        await soon(caller.ups.get())
+        (peer,) = made.peers
+        assert peer.transport is not None
+        descriptor = peer.transport.get_extra_info("socket").fileno()
+        link.send_now(b"small")
+        assert select.select([descriptor], [], [], 0)[0], "the kernel has it"
+        frames = [b"small", b"large" * limits.MIB, b"", b"last"]
+        for frame in frames[1:]:
+            link.send_now(frame)
+        assert [await soon(caller.frames.get()) for _ in frames] == frames
+        with pytest.raises(PayloadTooLarge):
+            link.send_now(bytes(limits.FRAME_BYTES_MAX + 1))
+        link.close()
+        link.send_now(b"to nobody")
 
 
 async def test_the_socket_is_for_its_owner_only(folder: Path, loop_factory: object) -> None:
