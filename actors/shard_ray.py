@@ -174,6 +174,7 @@ class ShardActor:
             await handle.close()
             raise
         self._handle, self._server = handle, server
+        self._ticked = time.monotonic()  # importing an app took its time; from here on less is due
         self.epoch, self.error, self.state = handle.epoch, None, "open"
         log.info("shard %s is open, epoch %d", spec.shard, handle.epoch)
 

@@ -156,7 +156,9 @@ class Supervisor:
             return False
         now = self._loop.time()
         restarted = known is not None and known["process"] != health["process"]
-        if shard in self._down or restarted:
+        if restarted:  # so fast that no call was refused meanwhile
+            self._is_down(shard, "down", "its process ended, and another one is there already")
+        if shard in self._down:
             self._down.discard(shard)
             took_ms = round((now - self._last_well.get(shard, now)) * 1000)
             self._tell(shard, "back", f"open again, epoch {health['epoch']}", took_ms)
@@ -209,7 +211,7 @@ class Supervisor:
         return limits.SHARD_START_MAX_MS / 1000 if opening else self._silence_s
 
     def _silent(self, shard: str) -> None:
-        reason = f"no sign of life for {self._patience(shard):g} s"
+        reason = f"no sign of life for {self._patience(shard):g} s{self._who_blocks(shard)}"
         self._down.add(shard)
         self._tell(shard, "silent", reason)  # each time: each ends a process
         self._kill(shard)

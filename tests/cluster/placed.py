@@ -68,9 +68,9 @@ async def poison(runtime: wiring_ray.RayRuntime, folder: Path, *hows: str) -> No
         # From here on the shard's loop does nothing else: the other one can't run before its end.
         await asyncio.to_thread((folder / how / "poisoning").read_text)
         began_ms = clock.now_ms()
-        where = await client.run_instance("Where", timeout=30)
+        where = await client.run_instance("Where", timeout=60)
         other_ms = clock.now_ms() - began_ms
-        status = await instance.wait(40)
+        status = await instance.wait(60)
         began = [int(word) for word in (folder / how / "began").read_text().split()]
         say(
             "poisoned",
@@ -155,7 +155,7 @@ STORIES: dict[str, Any] = {
 async def main(data: str, story: str, *args: str) -> None:
     folder = Path(data).parent
     wiring_ray.Supervisor = functools.partial(  # type: ignore[assignment,misc]
-        Supervisor, period_ms=200, silence_max_ms=2_000
+        Supervisor, period_ms=200, silence_max_ms=4_000
     )
     async with wiring_ray.start_ray(data, app_path=APP, data_shards=1, num_cpus=2) as runtime:
         say("pids", pids=sorted(p.pid for p in keeper.offspring([os.getpid()])))

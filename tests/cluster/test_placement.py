@@ -86,6 +86,7 @@ def test_an_instance_has_a_ray_actor_of_its_own_and_survives_it(folder: Path) ->
     assert ends(ended["output"])
 
 
+@pytest.mark.timeout(240)
 def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) -> None:
     story = Story(folder, "poison", "inner", "loop")
     exits, blocks = story.next("poisoned"), story.next("poisoned")
@@ -94,13 +95,14 @@ def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) ->
         assert len(set(told["began"])) == len(told["began"])
         assert told["output"] == told["began"][-1]
         assert told["output"] not in told["other"]
-        assert told["other_ms"] < 15_000
+        assert told["other_ms"] < 30_000
     assert exits["other"] != blocks["other"], "the shard's process was another after the block"
     told = [event for event in story.next("events")["events"] if event["shard"] == "d0"]
-    events = [event["what"] for event in told]
-    assert events.count("hung") == 1, f"the second time only its own process was blocked: {told}"
-    assert events.count("down") == 1, f"the second time only its own process ended: {told}"
-    assert "code of instance default/" in next(e["reason"] for e in told if e["what"] == "hung")
+    blocked = [event for event in told if event["what"] in ("hung", "silent")]
+    ended = [event for event in told if event["what"] == "down"]
+    assert len(blocked) == 1, f"the second time only its own process was blocked: {told}"
+    assert len(ended) == 1, f"the second time only its own process ended: {told}"
+    assert "code of instance default/" in blocked[0]["reason"]
     story.end()
 
 

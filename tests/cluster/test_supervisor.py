@@ -22,6 +22,7 @@ from toque.actors.supervisor_ray import Event, Supervisor
 from toque.actors.topology import process_environment
 from toque.runtime import limits
 from toque.runtime.errors import ClusterStartFailed
+from toque.runtime.notes import LOOP, Notes, notes_path
 
 WAIT_S = 20.0
 NODE = "n1"
@@ -98,6 +99,29 @@ async def test_a_new_process_has_a_new_patience(tmp_path: Path) -> None:
     assert supervisor._patience_left("d0") <= 0
     write_claim(str(tmp_path), "d0", Claim(Process(1, 1), NODE))
     assert supervisor._patience_left("d0") > 0
+
+
+async def test_who_blocks_is_named_though_the_health_thread_is_silent_too(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    write_claim(str(tmp_path), "d0", Claim(known(process), NODE))
+    Notes(notes_path(tmp_path, "d0")).enter(LOOP, Notes.tag("acc/u1/culprit"))
+    event = await ended_by(Mute(tmp_path), process)
+    assert event.what == "silent"
+    assert "the code of instance acc/u1/culprit is on it" in event.reason
+
+
+async def test_a_process_that_was_replaced_between_two_calls_was_down(tmp_path: Path) -> None:
+    cluster: Any = Mute(tmp_path)
+    told: list[Event] = []
+    supervisor = Supervisor(cluster, told.append)
+    well = {"node": NODE, "state": "open", "final": False, "epoch": 1, "tick_age_ms": 0}
+    for pid in (1, 1, 2):
+        answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        answer.set_result({**well, "process": (pid, 1)})
+        cluster.handles["d0"]._future = lambda answer=answer: answer
+        assert await supervisor._check("d0")
+    assert [event.what for event in told] == ["down", "back"]
 
 
 async def test_the_process_of_another_node_is_nobodys_business_here(

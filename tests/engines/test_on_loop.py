@@ -123,5 +123,5 @@ def test_what_is_closed_does_not_begin() -> None:
     lazy.close()
     with pytest.raises(RuntimeError, match="can't begin"):
         lazy.send(None)
-    with pytest.raises(RuntimeError, match="already awaited|cannot reuse"):
+    with pytest.raises(RuntimeError, match=r"already awaited|cannot reuse"):
         unused.send(None)
