@@ -58,13 +58,14 @@ class Reason(msgspec.Struct, frozen=True):
     """Something an instance waits for, or does.
 
     Attributes:
-        kind: `slot`, `step` (its body runs), `retry`, `sleep`, `event`, `timer` (asyncio's) or
-            `code` (which can't be loaded).
+        kind: `slot` (it is queued), `pause`, `step` (its body runs), `task` (its body runs as a
+            Ray task, or waits for its resources), `retry`, `sleep`, `event`, `timer` (asyncio's),
+            `worker` (the process it is to run in) or `code` (which can't be loaded).
         name: the step's public name.
-        since, due: ISO times.
+        since, due: ISO times; `due` of a paused instance as if it were resumed now.
         event_type: of `event`.
-        attempt: of `step` the one that runs, of `retry` the next.
-        error: the last failure.
+        attempt: of `step` and `task` the one that runs, of `retry` the next.
+        error: of `retry` the last failure, of `code` why; of `task` and `worker` what they need.
     """
 
     kind: str

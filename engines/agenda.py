@@ -52,6 +52,14 @@ class Agenda:
         self._heap = [(_due_of(item), tie, item) for _, tie, item in self._heap]
         heapq.heapify(self._heap)
 
+    def deadlines(self) -> list[Deadline]:
+        """Those of steps that are not over, the earliest first."""
+        return [
+            item
+            for _, _, item in sorted(self._heap, key=lambda entry: entry[:2])
+            if isinstance(item, Deadline) and not _is_void(item)
+        ]
+
     def __bool__(self) -> bool:
         return bool(self._heap)
 

@@ -55,7 +55,8 @@ class Claiming(Attempts):
         cancel: the instance is to be cancelled, or has been.
 
     Attributes:
-        holding: a pause is wanted: bodies in flight may end, nothing else happens or begins.
+        holding: a pause is wanted: bodies in flight may end, by their steps' deadlines too;
+            nothing else happens or begins.
         ending: told of each record that is over, just before `run` hears of it.
     """
 
@@ -140,6 +141,7 @@ class Claiming(Attempts):
         record = claim.record
         if is_new:
             now_ms = self.loop.now_ms
+            record.is_instant = until_ms is not None
             record.due_ms = until_ms if until_ms is not None else now_ms + (for_ms or 0)
         if record.state == PENDING:
             self._due.put(record.due_ms, claim)

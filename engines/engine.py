@@ -119,7 +119,8 @@ class Engine(InstanceOperations):
         instance = self._existing()
         steps = []
         if with_steps:
-            steps = step_views(instance, self._records(), newest_first=newest_first)
+            now_ms = self.ctx.clock.now_ms()
+            steps = step_views(instance, self._records(), now_ms, newest_first=newest_first)
         return self._view(steps)
 
     def step_output(self, name: str, kind: str, attempt: int) -> StepOutput:

@@ -218,6 +218,14 @@ class EventsBufferFull(CallerError):
     overloaded = True
 
 
+class StepUndone(CallerError):
+    """A restart would keep the result of a step that a rollback has undone."""
+
+    code = "step.undone"
+    number = 10421
+    status = 409
+
+
 class StepNotFound(CallerError):
     """The instance has no such step."""
 

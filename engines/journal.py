@@ -182,6 +182,17 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     continued: int = 0
     request_content: int = 0
 
+    def pause_so_far(self, now_ms: int) -> Pause | None:
+        """The pause that is asked for, or under way, as if it ended now."""
+        if self.status not in ("paused", "waitingForPause"):
+            return None
+        return Pause(0, self.pause_ms, max(0, now_ms - self.pause_ms))
+
+    def wake_after_pause(self, now_ms: int, records: Iterable[Record]) -> int:
+        """When it means to go on if its pause ends now: instants have not moved."""
+        instants = [r.due_ms for r in records if r.is_instant and r.state == PENDING]
+        return min([self.wake_ms + max(0, now_ms - self.quiesced_ms), *instants])
+
     def row(self, entity: str, workflow_uuid: str) -> Row:
         """As a row of `INSTANCES`."""
         return (
@@ -277,6 +288,7 @@ class Record(msgspec.Struct, array_like=True):
         event_type, event_at_ms, event_seq: of a wait: the event's type, time and number.
         after: the newest `order` when it began.
         undo: settings of its rollback, if it has one.
+        is_instant: `due_ms` was given as an instant, which no pause moves.
         began_no, ended_no: numbers of these transitions among the instance's events (`watch`).
         delay_ms: the newest wait that a delay function told; None: none so far.
         deadline_ms: when the whole step is out of time; 0: never.
@@ -311,6 +323,7 @@ class Record(msgspec.Struct, array_like=True):
     after: int = 0
     event_seq: int = 0
     undo: Resolved | None = None
+    is_instant: bool = False
 
     @property
     def public_name(self) -> str:
@@ -348,16 +361,31 @@ class Record(msgspec.Struct, array_like=True):
                 error.data if len(error.data) <= ATTEMPT_ERROR_CHARS_MAX else b"",
             )
 
-    def shift(self, pause: Pause) -> bool:
-        """Move its time by a pause. False: it has none."""
-        is_moved = bool(self.deadline_ms) and not self.is_over
+    def shift(self, pause: Pause, *, in_flight: bool = False) -> bool:
+        """Move its times by a pause. False: none moves.
+
+        A body in flight has gone on meanwhile, so the deadline of its step has too.
+        """
+        is_moved = bool(self.deadline_ms) and not self.is_over and not in_flight
         if is_moved:
-            self.deadline_ms += pause.shift_of(self.started_ms)
-        if self.state != PENDING or not self.due_ms:
-            return is_moved
-        set_ms = self.attempts[-1].ended_ms if self.attempts else None
-        self.due_ms += pause.shift_of(self.started_ms if set_ms is None else set_ms)
-        return True
+            self.deadline_ms += pause.shift_of(self._set_ms())
+        due_ms = self.due_after(pause)
+        is_moved = is_moved or due_ms != self.due_ms
+        self.due_ms = due_ms
+        return is_moved
+
+    def due_after(self, pause: Pause) -> int:
+        """What `due_ms` is after a pause."""
+        if self.state != PENDING or not self.due_ms or self.is_instant:
+            return self.due_ms
+        return self.due_ms + pause.shift_of(self._set_ms())
+
+    def _set_ms(self) -> int:
+        """When it began to wait for its time: when it began, or its newest attempt ended."""
+        if not self.attempts:
+            return self.started_ms
+        newest = self.attempts[-1]
+        return newest.started_ms if newest.ended_ms is None else newest.ended_ms
 
     def end(self, now_ms: int, state: int) -> None:
         """It is over."""

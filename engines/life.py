@@ -135,7 +135,7 @@ class InstanceLife(InstancePhases):
             self._park(turn, now_ms)
         else:
             self._starts += turn.starts
-            self._arm(0 if instance.status == "waitingForPause" else turn.due_ms, now_ms)
+            self._arm(turn.due_ms, now_ms)
 
     def _note_other_code(self, code_hash: str) -> None:
         instance = self._existing()

@@ -70,6 +70,7 @@ class ObservedInstance(InstanceLife):
             self._records(),
             self._rows.events() if instance.events_buffered else (),
             self._code_error,
+            now_ms=self.ctx.clock.now_ms(),
             in_memory=self._run is not None,
             pending=self._run.pending() if self._run is not None else None,
         )

@@ -13,9 +13,10 @@ from typing import Final
 from ..runtime.codec import NULL
 from ..runtime.errors import EntityReset, InvalidArgument
 from .deletion import DeletableInstance
-from .failures import NON_RETRYABLE, RecordedError, StepNotFound, cancelled_error
+from .failures import NON_RETRYABLE, RecordedError, StepNotFound, StepUndone, cancelled_error
 from .journal import CANCEL, DO, HIDDEN, SLEEP, WAIT, Instance, Pause, Record, Undoing
 from .keeping import whole
+from .rollback import is_undone, undone_ordinals
 from .rows import content_of
 from .status import move
 from .views import InstanceView
@@ -31,7 +32,8 @@ class InstanceOperations(DeletableInstance):
     def terminate(self, request_id: str, rollback: bool = False) -> InstanceView:
         """End the instance at once; bodies in flight are cancelled, their results refused.
 
-        With `rollback`, what its steps did is undone first, as far as they say how.
+        With `rollback`, what its steps did is undone first, as far as they say how; if that is
+        under way already, it goes on, and the instance ends as it would have.
         """
 
         def act(now_ms: int) -> None:
@@ -57,6 +59,8 @@ class InstanceOperations(DeletableInstance):
         instance = self._existing()
         before = instance.status
         after = move(before, "roll_back")
+        if before == "rollingBack":
+            return
         instance.undo = Undoing(is_terminated=True)
         self._is_changed = True
         if after == "rollingBack":
@@ -136,7 +140,7 @@ class InstanceOperations(DeletableInstance):
             self._act("resume", now_ms, instance.pause_ms)
             return
         self._end_pause(instance, now_ms, shift=True)
-        instance.wake_ms += max(0, now_ms - instance.quiesced_ms)
+        instance.wake_ms = instance.wake_after_pause(now_ms, self._rows.records())
         if instance.wake_ms <= now_ms or self._has_awaited_event(instance):
             self._wake(now_ms)
         else:
@@ -172,6 +176,7 @@ class InstanceOperations(DeletableInstance):
 
         Raises:
             StepNotFound: there is no such step.
+            StepUndone: a step before it was undone by a rollback.
         """
 
         def act(now_ms: int) -> None:
@@ -185,13 +190,27 @@ class InstanceOperations(DeletableInstance):
             raise InvalidArgument(
                 f"there are no steps of type {kind!r:.80}; give one of {', '.join(STEP_TYPES)}."
             )
-        for record in self._rows.records():
+        records = self._rows.records()
+        for record in records:
             if (record.kind, record.name, record.count) == (wanted, name, count):
+                self._refuse_undone(records, record)
                 return record
         raise StepNotFound(
             f"instance {self._id()!r} has no {kind} {name!r:.300} with count {count}; give a "
             "name that its steps show without the number at the end, and that number."
         )
+
+    def _refuse_undone(self, records: list[Record], target: Record) -> None:
+        """What a rollback has undone, or began to, may not be kept: it is not so any more."""
+        undone = undone_ordinals(records)
+        first = next((r for r in records if r.ordinal in undone), target)
+        if first.ordinal < target.ordinal:
+            raise StepUndone(
+                f"a restart from {target.public_name!r} would keep the result of step "
+                f"{first.public_name!r}, which a rollback has undone. Restart from step "
+                f"({first.name!r}, {first.count}) or an earlier one, or from the start.",
+                {"name": first.name, "count": first.count},
+            )
 
     def _restart(self, now_ms: int, target: Record | None) -> None:
         instance = self._existing()
@@ -217,7 +236,8 @@ class InstanceOperations(DeletableInstance):
         instance.ended_ms = None
         instance.expires_ms = instance.wake_ms = 0
         instance.output = instance.error = instance.undo = None
-        instance.has_undo = instance.has_undo and target is not None
+        if target is None:
+            instance.has_undo = False
         self._begin_run(now_ms, first)
         instance.awakened = target is not None
 
@@ -236,10 +256,9 @@ class InstanceOperations(DeletableInstance):
                     record.event_seq, record.event_type, record.event_at_ms, payload
                 )
                 instance.events_buffered += 1
-        instance.step_count = sum(
-            record.kind not in HIDDEN and record.ordinal < target.ordinal
-            for record in self._rows.records()
-        )
+        kept = [record for record in self._rows.records() if record.ordinal < target.ordinal]
+        instance.step_count = sum(record.kind not in HIDDEN for record in kept)
+        instance.has_undo = any(map(is_undone, kept))
 
     def _has_awaited_event(self, instance: Instance) -> bool:
         if not instance.events_buffered or not instance.awaited:

@@ -22,6 +22,7 @@ from .journal import (
     WAIT,
     Attempt,
     Instance,
+    Pause,
     Record,
     Undoing,
 )
@@ -77,24 +78,31 @@ def instance_view(
 
 
 def step_views(
-    instance: Instance, records: Iterable[Record], *, newest_first: bool
+    instance: Instance, records: Iterable[Record], now_ms: int, *, newest_first: bool
 ) -> list[StepView]:
-    """The views of an instance's steps. Timers that asyncio made are not shown."""
+    """The views of an instance's steps. Timers that asyncio made are not shown.
+
+    Times that a paused instance waits for are shown as if it were resumed now.
+    """
     ended_ms = instance.ended_ms if instance.status in FINISHED else None
-    views = [_step_view(record, ended_ms) for record in records if record.kind not in HIDDEN]
+    pause = instance.pause_so_far(now_ms)
+    views = [_step_view(record, ended_ms, pause) for record in records if record.kind not in HIDDEN]
     if newest_first:
         views.reverse()
     return views
 
 
-def _step_view(record: Record, instance_ended_ms: int | None) -> StepView:
+def _step_view(
+    record: Record, instance_ended_ms: int | None, pause: Pause | None = None
+) -> StepView:
     is_over = record.is_over
+    due_ms = record.due_ms if pause is None else record.due_after(pause)
     error = _error_view(record.error) if is_over else None
     if record.state == CANCELLED or (instance_ended_ms is not None and not is_over):
         error = _GIVEN_UP
     end_ms = record.ended_ms
     if not is_over:
-        end_ms = instance_ended_ms or (None if record.kind in (DO, UNDO) else record.due_ms)
+        end_ms = instance_ended_ms or (None if record.kind in (DO, UNDO) else due_ms)
     is_open = not is_over and instance_ended_ms is None
     has_output = record.state == DONE and record.kind != SLEEP
     common: dict[str, Any] = {
@@ -118,7 +126,7 @@ def _step_view(record: Record, instance_ended_ms: int | None) -> StepView:
         retry_delay_ms=record.delay_ms if config.delay_ms is None else config.delay_ms,
         backoff=config.backoff,
         timeout_ms=config.timeout_ms,
-        retry_at_ms=(record.due_ms or None) if is_open and record.state == PENDING else None,
+        retry_at_ms=(due_ms or None) if is_open and record.state == PENDING else None,
         interruptions=record.interruptions,
         deadline_ms=config.deadline_ms,
         sensitive=config.sensitive,

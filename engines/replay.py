@@ -81,7 +81,12 @@ class Execution(Claiming):
     def tick(self, now_ms: int) -> None:
         """Deliver what is due and what has come."""
         self.now_ms = now_ms
-        while self.outcome is None and not self.holding and (self._due or self._inbox):
+        if self.holding:
+            for deadline in self._deadlines_in_flight():
+                if self.outcome is None and deadline.claim.record.deadline_ms <= now_ms:
+                    self._out_of_time(deadline.claim)
+            return
+        while self.outcome is None and (self._due or self._inbox):
             if not self._deliver_earliest():
                 return
 
@@ -113,7 +118,7 @@ class Execution(Claiming):
         pause = Pause(self.journal.last_order, from_ms, max(0, now_ms - from_ms))
         self.holding = False
         for record in self.journal.records:
-            if record.shift(pause):
+            if record.shift(pause, in_flight=record.ordinal in self.in_flight):
                 self.dirty[record.ordinal] = record
         self._shift_timers(pause)
         self.tick(now_ms)
@@ -145,7 +150,13 @@ class Execution(Claiming):
 
     def next_due_ms(self) -> int:
         """When something is due next; 0: nothing is timed."""
+        if self.holding and self.in_flight:
+            nearest = next(iter(self._deadlines_in_flight()), None)
+            return 0 if nearest is None else nearest.claim.record.deadline_ms
         return self._due.next_ms()
+
+    def _deadlines_in_flight(self) -> list[Deadline]:
+        return [d for d in self._due.deadlines() if d.claim.record.ordinal in self.in_flight]
 
     def awaited_types(self) -> tuple[str, ...]:
         """Types of events that are waited for."""

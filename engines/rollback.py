@@ -11,17 +11,18 @@ repeats none that is done. The first that fails for good, or is not there any mo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ..runtime.limits import STEP_INTERRUPTIONS_MAX
 from .attempts import Attempts
-from .claims import Claim
+from .claims import Claim, Deadline
 from .failures import INTERRUPTED, NON_RETRYABLE, RecordedError, exception_of, record_of
 from .journal import CANCELLED, DO, DONE, PENDING, RUNNING, UNDO, Journal, Record
 from .journal import FAILED as ENDED_BADLY
 from .outcomes import cut_off
 from .run_port import Outcome
 
+_UNDO = "!undo:"
 _CUT_OFF = RecordedError(INTERRUPTED, "StepInterrupted", "the process ended meanwhile")
 _STOPPED = RecordedError(INTERRUPTED, "CancelledError", "the workflow had failed")
 
@@ -29,6 +30,11 @@ _STOPPED = RecordedError(INTERRUPTED, "CancelledError", "the workflow had failed
 def is_undone(record: Record) -> bool:
     """Whether a step takes part in a rollback."""
     return record.kind == DO and record.undo is not None and record.attempt > 0
+
+
+def undone_ordinals(records: Iterable[Record]) -> set[int]:
+    """Ordinals of the steps whose rollback has begun, whatever came of it."""
+    return {int(r.ident.removeprefix(_UNDO)) for r in records if r.kind == UNDO and r.attempt}
 
 
 class Unwinding(Attempts):
@@ -61,13 +67,15 @@ class Unwinding(Attempts):
         self.tick(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Begin the next attempt, if it is due."""
+        """Begin the next attempt, if it is due; end what is out of time."""
         self.now_ms = now_ms
-        due_ms = self._due.next_ms()
-        if self.outcome is None and due_ms and due_ms <= now_ms:
+        while self.outcome is None and 0 < self._due.next_ms() <= now_ms:
             item = self._due.pop()
-            assert isinstance(item, Claim)
-            self._open_attempt(item)
+            if isinstance(item, Deadline):
+                self._out_of_time(item.claim)
+            else:
+                assert isinstance(item, Claim)
+                self._open_attempt(item)
 
     def fail(self, error: RecordedError) -> None:
         """No more is undone."""
@@ -92,7 +100,7 @@ class Unwinding(Attempts):
     def _next(self) -> None:
         while self._todo:
             step = self._todo[0]
-            record = self.journal.by_ident.get(f"!undo:{step.ordinal}")
+            record = self.journal.by_ident.get(f"{_UNDO}{step.ordinal}")
             if record is not None and record.state == DONE:
                 self._todo.popleft()
                 continue
@@ -121,9 +129,11 @@ class Unwinding(Attempts):
             self.fail(record_of(unfit))
             return None
         if record is None:
-            record = self.journal.new(UNDO, f"!undo:{step.ordinal}", step.name, self.now_ms)
+            record = self.journal.new(UNDO, f"{_UNDO}{step.ordinal}", step.name, self.now_ms)
             record.count = step.count
             record.config = step.undo or record.config
+            if record.config.deadline_ms:
+                record.deadline_ms = self.now_ms + record.config.deadline_ms
             self.journal.apply(record)
         given = {"error": exception_of(self._why), "output": output}
         claim = Claim(record, None)
@@ -133,6 +143,10 @@ class Unwinding(Attempts):
 
     def _go_on(self, claim: Claim) -> None:
         record = claim.record
+        if record.deadline_ms:
+            self._due.put(record.deadline_ms, Deadline(claim))
+            if record.deadline_ms <= self.now_ms:
+                return  # `tick` ends it
         if record.state == RUNNING:  # a crash cut it off
             record.interruptions += 1
             record.close_attempt(self.now_ms, _CUT_OFF)

@@ -81,6 +81,7 @@ TRANSITIONS: Final[dict[tuple[Status, Event], Status]] = {
     ("waitingForPause", "restart"): "queued",
     ("waitingForPause", "continue"): "paused",
     ("rollingBack", "resume"): "rollingBack",
+    ("rollingBack", "roll_back"): "rollingBack",  # it does so already, and ends as it would
     ("rollingBack", "fail"): "errored",
     ("rollingBack", "terminate"): "terminated",
     ("rollingBack", "restart"): "queued",
@@ -115,6 +116,17 @@ SLOT_STATES: Final[dict[Status, SlotState]] = {
 """What the SousChef is told of a status."""
 
 
+_ASKED: Final[dict[str, tuple[str, str]]] = {
+    "pause": ("pause", "paused"),
+    "resume": ("resume", "resumed"),
+    "cancel": ("cancel", "cancelled"),
+    "terminate": ("terminate", "terminated"),
+    "roll_back": ("terminate", "terminated with a rollback"),
+    "restart": ("restart", "restarted"),
+}
+"""Events that people ask for: the operation's name, and what is done to the instance."""
+
+
 def move(status: Status, event: Event) -> Status:
     """The status after an event.
 
@@ -124,10 +136,19 @@ def move(status: Status, event: Event) -> Status:
     try:
         return TRANSITIONS[status, event]
     except KeyError:
-        allowed = sorted(other for known, other in TRANSITIONS if known == status)
-        raise InvalidTransition(
-            f"an instance that is {status} can't take {event!r}; "
-            + ("it has ended: " if status in FINISHED else "")
-            + f"it can take {', '.join(allowed)}.",
-            {"status": status, "event": event},
-        ) from None
+        raise _refusal(status, event) from None
+
+
+def _refusal(status: Status, event: Event) -> InvalidTransition:
+    operation, done = _ASKED.get(event, (event, f"moved on by {event!r}"))
+    possible = [
+        what
+        for what in ("pause", "resume", "cancel", "terminate", "restart")
+        if (status, what) in TRANSITIONS
+    ]
+    state = f"has ended ({status})" if status in FINISHED else f"is {status}"
+    return InvalidTransition(
+        f"the instance {state}, so it can't be {done}. What can be done now: "
+        f"{', '.join([*possible, 'delete'])}.",
+        {"status": status, "operation": operation},
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..runtime.limits import WAIT_REASONS_SHOWN_MAX
-from .journal import HIDDEN, RUNNING, SLEEP, WAIT, Instance, Record
+from .journal import HIDDEN, RUNNING, SLEEP, WAIT, Instance, Pause, Record
 from .run_port import Pending
 from .status import FINISHED
 from .views import BufferedEvents, ErrorView, WaitingView, WaitReason
@@ -21,6 +21,7 @@ def waiting_view(
     events: Iterable[tuple[int, str, int]],
     code_error: str,
     *,
+    now_ms: int,
     in_memory: bool,
     pending: Pending | None = None,
 ) -> WaitingView:
@@ -31,15 +32,20 @@ def waiting_view(
         records: its journal.
         events: `(number, type, time)` of the buffered events.
         code_error: why its code can't be loaded, if that is so.
+        now_ms: times of a paused instance are shown as if it were resumed then.
         in_memory: whether its `run` is.
         pending: what its run waits for.
     """
     has_ended = instance.status in FINISHED
     open_records = [] if has_ended else [r for r in records if not r.is_over]
     tasks = pending.tasks if pending is not None else {}
-    reasons = [r for record in open_records if (r := _reason(record, tasks)) is not None]
-    if instance.wake_ms and all(reason.due_ms != instance.wake_ms for reason in reasons):
-        reasons.append(WaitReason("timer", due_ms=instance.wake_ms))
+    pause = instance.pause_so_far(now_ms)
+    reasons = [r for record in open_records if (r := _reason(record, tasks, pause)) is not None]
+    if instance.wake_ms and all(record.due_ms != instance.wake_ms for record in open_records):
+        passed_ms = 0 if pause is None else max(0, now_ms - instance.quiesced_ms)
+        reasons.append(WaitReason("timer", due_ms=instance.wake_ms + passed_ms))
+    if pause is not None:
+        reasons.insert(0, WaitReason("pause", since_ms=instance.pause_ms))
     if code_error:
         error = ErrorView("WorkflowLoadError", code_error)
         reasons.insert(0, WaitReason("code", since_ms=instance.modified_ms, error=error))
@@ -63,14 +69,15 @@ def waiting_view(
     )
 
 
-def _reason(record: Record, tasks: Mapping[int, str]) -> WaitReason | None:
+def _reason(record: Record, tasks: Mapping[int, str], pause: Pause | None) -> WaitReason | None:
     name, since_ms = record.public_name, record.started_ms
+    due_ms = record.due_ms if pause is None else record.due_after(pause)
     if record.kind in HIDDEN:
         return None
     if record.kind == SLEEP:
-        return WaitReason("sleep", name, since_ms, record.due_ms)
+        return WaitReason("sleep", name, since_ms, due_ms)
     if record.kind == WAIT:
-        return WaitReason("event", name, since_ms, record.due_ms, record.event_type)
+        return WaitReason("event", name, since_ms, due_ms, record.event_type)
     newest = record.attempts[-1] if record.attempts else None
     if record.state == RUNNING or newest is None:
         started_ms = since_ms if newest is None else newest.started_ms
@@ -84,7 +91,7 @@ def _reason(record: Record, tasks: Mapping[int, str]) -> WaitReason | None:
         "retry",
         name,
         newest.ended_ms,
-        record.due_ms,
+        due_ms,
         attempt=record.attempt + 1,
         error=None if failure is None else ErrorView(failure.name, failure.message),
     )

@@ -6,6 +6,7 @@ What each of them does is told in the files of its own; here is what holds for a
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from tests.engines.flows import Event, Step, hanging, napping
 from tests.engines.rig import Rig, on_virtual_time, rigged
 from tests.engines.test_crashes import persist
 from tests.engines.test_restarting import in_status
-from toque.engines.status import FINISHED, STATUSES, TRANSITIONS
+from toque.engines.status import FINISHED, STATUSES, TRANSITIONS, Status, move
 from toque.engines.views import InstanceView
 from toque.engines.workflow import workflow
 from toque.runtime.errors import InstanceNotFound, InvalidTransition
@@ -261,3 +262,28 @@ async def test_two_operations_at_once(tmp_path: Path) -> None:
                 if (await rig.view()).status == "paused":
                     await rig.do("resume")
                 assert (await rig.ended()).status in ("complete", "terminated")
+
+
+INTERNAL = {"grant", "park", "wake", "quiesce", "roll_back", "complete", "fail", "continue"}
+"""Events that nobody asks for by name."""
+
+
+@pytest.mark.parametrize("status", sorted(STATUSES))
+def test_a_refusal_speaks_of_operations_only(status: Status) -> None:
+    for event in ("pause", "resume", "cancel", "terminate", "roll_back", "restart"):
+        if (status, event) in TRANSITIONS:
+            continue
+        with pytest.raises(InvalidTransition) as refused:
+            move(status, event)  # type: ignore[arg-type]
+        told = str(refused.value)
+        possible = told[told.index("What can be done now: ") :]
+        for operation in ("pause", "resume", "cancel", "terminate", "restart"):
+            assert (operation in possible) == ((status, operation) in TRANSITIONS), told
+        assert "delete" in possible
+        assert not INTERNAL & set(re.findall(r"\w+", told)) - {"complete", "wait"} - {status}
+        assert refused.value.data == {"status": status, "operation": told_as(event)}
+
+
+def told_as(event: str) -> str:
+    """What a user calls an event."""
+    return "terminate" if event == "roll_back" else event

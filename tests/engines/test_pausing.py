@@ -6,12 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.engines.flows import Event, Step, hanging, napping, one_step, waiting
 from tests.engines.rig import KEY, Rig, on_virtual_time, rigged, view_of
 from toque.engines.body_call import StepContext
-from toque.engines.views import InstanceView
+from toque.engines.views import InstanceView, WaitingView
 from toque.engines.workflow import workflow
 from toque.runtime.errors import InvalidTransition
 from toque.runtime.ids import EntityRef
@@ -261,3 +262,190 @@ async def test_an_operation_finds_a_pending_pause_whose_bodies_a_reset_took(
         view = await rig.ended()
         ends_early = operation in ("cancel", "terminate")
         assert view.status == ("terminated" if ends_early else "complete")
+
+
+# --- deadlines, instants and what is told of a paused instance ------------------------------------
+
+
+def overdue() -> Any:
+    """A workflow whose step would hang past its deadline."""
+
+    @workflow(name="overdue")
+    async def run(event: Event, step: Step) -> Any:
+        try:
+            await step.do("a", hang, {"deadline": 60})
+        except TimeoutError as error:
+            await step.do("note", lambda: None)
+            return type(error).__name__
+
+    return run
+
+
+async def hang() -> None:
+    """A body."""
+    await asyncio.get_running_loop().create_future()
+
+
+async def test_a_pause_waits_for_no_step_past_its_deadline(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(overdue())
+        await rig.status("running")
+        await rig.pass_time(10)
+        await do(rig, "pause")
+        await rig.pass_time(45)
+        assert (await rig.view()).status == "waitingForPause"
+        await rig.pass_time(10)
+        view = await rig.view()
+        assert view.status == "paused"
+        assert view.steps[0].error is not None
+        assert view.steps[0].error.name == "StepDeadline"
+        assert not view.steps[1].attempts
+        await do(rig, "resume")
+        assert (await rig.ended()).output == b'"StepDeadline"'
+
+
+async def test_a_deadline_runs_on_while_its_step_does(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        began_s = rig.loop.time()
+        await rig.create(overdue())
+        await rig.status("running")
+        for _ in range(2):
+            await do(rig, "pause")
+            await rig.pass_time(20)
+            assert (await do(rig, "resume")).status == "running"
+        await rig.ended()
+        assert 60 <= rig.loop.time() - began_s < 62
+
+
+async def test_a_deadline_stands_still_while_its_step_waits_for_the_end_of_a_pause(
+    tmp_path: Path,
+) -> None:
+    """It failed in a pause that was pending; the time before that counts."""
+
+    @workflow(name="late")
+    async def run(event: Event, step: Step) -> Any:
+        async def bad(ctx: StepContext) -> None:
+            await asyncio.sleep(20 if ctx.attempt == 1 else 1_000)
+            raise ValueError
+
+        retries = {"limit": 5, "delay": 10, "backoff": "constant"}
+        await step.do("a", bad, {"deadline": 60, "retries": retries})
+
+    async with rigged(tmp_path) as rig:
+        began_s = rig.loop.time()
+        await rig.create(run)
+        await rig.status("running")
+        await do(rig, "pause")
+        await rig.status("paused")
+        waited_s = rig.loop.time() - began_s
+        await rig.pass_time(500)
+        await do(rig, "resume")
+        view = await rig.ended()
+        assert view.error is not None
+        assert view.error.name == "StepDeadline"
+        assert 20 <= waited_s < 22
+        assert 560 <= rig.loop.time() - began_s < 563
+
+
+def dated(rig: Rig) -> Any:
+    """A workflow that sleeps until an instant, and by the clock of asyncio and of a sleep."""
+    until_s = rig.clock.now_ms() / 1_000 + 100
+
+    @workflow(name="dated")
+    async def run(event: Event, step: Step) -> Any:
+        fired: list[str] = []
+
+        async def note(name: str, awaitable: Any) -> None:
+            await awaitable
+            fired.append(name)
+
+        await asyncio.gather(
+            note("for", step.sleep("for", 50)),
+            note("until", step.sleep_until("until", until_s)),
+            note("later", step.sleep_until("later", until_s + 900)),
+            note("loop", asyncio.sleep(60)),
+        )
+        return fired
+
+    return run
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_an_instant_does_not_move_by_a_pause(tmp_path: Path, crash: bool) -> None:
+    async with rigged(tmp_path) as rig:
+        began_ms = rig.clock.now_ms()
+        await rig.create(dated(rig))
+        await rig.status("waiting")
+        await do(rig, "pause")
+        await rig.pass_time(80)
+        if crash:
+            rig.restart()
+        assert (await do(rig, "resume")).status == "waiting"
+        view = await rig.ended()
+        assert view.output == b'["until","for","loop","later"]'
+        ends = {s.name: ((s.end_ms or 0) - began_ms) // 1000 for s in view.steps}
+        assert ends == {"until-1": 100, "for-1": 130, "later-1": 1_000}
+
+
+async def test_an_instant_that_a_pause_outlasts_has_come(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(dated(rig))
+        await rig.status("waiting")
+        await do(rig, "pause")
+        await rig.pass_time(200)
+        assert (await do(rig, "resume")).status == "queued"
+        assert (await rig.ended()).output == b'["until","for","loop","later"]'
+
+
+async def test_an_instant_does_not_move_by_a_pause_that_is_taken_back(tmp_path: Path) -> None:
+    @workflow(name="both")
+    async def run(event: Event, step: Step) -> Any:
+        until = step.sleep_until("until", rig.clock.now_ms() / 1_000 + 30)
+        await asyncio.gather(step.do("a", lambda: asyncio.sleep(20)), until)
+
+    async with rigged(tmp_path) as rig:
+        began_s = rig.loop.time()
+        await rig.create(run)
+        await rig.status("running")
+        await do(rig, "pause")
+        await rig.pass_time(10)
+        await do(rig, "resume")
+        await rig.ended()
+        assert rig.loop.time() - began_s < 32
+
+
+async def test_a_paused_instance_shows_no_times_that_have_passed(tmp_path: Path) -> None:
+    """What stands still is shown as it would be if it were resumed now."""
+    async with rigged(tmp_path) as rig:
+
+        @workflow(name="all")
+        async def run(event: Event, step: Step) -> Any:
+            def bad() -> None:
+                raise ValueError
+
+            await asyncio.gather(
+                step.sleep("nap", 50),
+                step.sleep_until("until", rig.clock.now_ms() / 1_000 + 5_000),
+                step.wait_for_event("w", "go", timeout=70),
+                step.do("bad", bad, {"retries": {"limit": 1, "delay": 40}}),
+                asyncio.sleep(30),
+            )
+
+        began_ms = rig.clock.now_ms()
+        await rig.create(run)
+        await rig.status("waiting")
+        await rig.pass_time(10)
+        for _ in range(2):
+            await do(rig, "pause")
+            await rig.pass_time(300)
+            told = msgspec.convert(await rig.call("waiting"), WaitingView)
+            shown = {r.name or r.kind: r.due_ms for r in told.reasons}
+            view = await rig.view()
+            shown_of_steps = {s.name: s.retry_at_ms or s.end_ms for s in view.steps}
+            await do(rig, "resume")
+        assert told.reasons[0].kind == "pause"
+        assert shown.pop("pause") is None
+        due_s = {name: ((due or 0) - began_ms) // 1000 for name, due in shown.items()}
+        expected = {"nap-1": 650, "until-1": 5_000, "w-1": 670, "bad-1": 640}
+        assert due_s == {**expected, "timer": 630}
+        assert {n: ((due or 0) - began_ms) // 1000 for n, due in shown_of_steps.items()} == expected

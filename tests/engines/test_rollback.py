@@ -12,7 +12,7 @@ import pytest
 from tests.engines.flows import ONCE, Event, Step
 from tests.engines.rig import Rig, on_virtual_time, rigged
 from toque.engines.body_call import StepContext
-from toque.engines.failures import NonRetryableError
+from toque.engines.failures import NonRetryableError, StepUndone
 from toque.engines.views import ErrorView, RollbackView
 from toque.engines.workflow import workflow
 from toque.runtime.errors import InvalidArgument, InvalidTransition
@@ -341,3 +341,88 @@ async def test_wrong_rollbacks_are_refused_where_they_are_given(tmp_path: Path) 
         assert len(told) == 4
         assert "error" in told[0]
         assert "no rollback" in told[1]
+
+
+@pytest.mark.parametrize("how", ["it hangs", "it fails and waits"])
+async def test_a_rollback_has_a_deadline_over_all_its_attempts_and_crashes(
+    tmp_path: Path, how: str
+) -> None:
+    @workflow(name="late")
+    async def run(event: Event, step: Step) -> Any:
+        async def undo() -> None:
+            if how == "it hangs":
+                await asyncio.get_running_loop().create_future()
+            raise ValueError("no answer")
+
+        config = {"deadline": 100, "retries": {"limit": 100, "delay": 15, "backoff": "constant"}}
+        await step.do("a", lambda: 1, rollback=undo, rollback_config=config)
+        raise ValueError("no")
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(run)
+        await rig.status("rollingBack")
+        began = rig.loop.time()
+        await rig.pass_time(40)
+        rig.restart()
+        view = await rig.ended()
+        assert 84 < rig.loop.time() - began < 102
+        assert view.rollback is not None
+        assert view.rollback.error is not None
+        assert view.rollback.error.name == "StepDeadline"
+        assert (view.status, view.error) == ("errored", ErrorView("ValueError", "no"))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_asking_for_a_rollback_that_is_under_way_changes_nothing(
+    tmp_path: Path, asked: bool
+) -> None:
+    saga = Saga(fails=not asked)
+    async with rigged(tmp_path) as rig:
+        await rig.create(saga.entry())
+        if asked:
+            await rig.pass_time(4.5)
+            await rig.do("terminate", "", True)
+        await rig.status("rollingBack")
+        for number in range(2):
+            view = await rig.do("terminate", f"t{number}", True)
+            assert (view.status, view.rollback) == ("rollingBack", None)
+            await rig.pass_time(0.5)
+        view = await rig.ended()
+        assert (view.status, view.rollback) == ("terminated" if asked else "errored", DONE)
+        assert [name for name, *_ in saga.undone][-3:] == ["car", "hotel", "flight"]
+
+
+@pytest.mark.parametrize("when", ["after it", "amid it"])
+async def test_what_was_undone_is_not_kept_by_a_restart(tmp_path: Path, when: str) -> None:
+    saga = Saga()
+    async with rigged(tmp_path) as rig:
+        await rig.create(saga.entry())
+        if when == "after it":
+            await rig.ended()
+            first, kept = "flight", ("flight", 1, "do")
+        else:
+            await rig.until(lambda view: any(s.name == "rollback car-1" for s in view.steps))
+            first, kept = "car", ("car", 1, "do")
+        rows = rig.rows("steps")
+        with pytest.raises(StepUndone, match=f"{first}-1.*'{first}', 1") as refused:
+            await rig.do("restart", "no", "pay", 1, "do")
+        assert refused.value.data == {"name": first, "count": 1}
+        assert rig.rows("steps") == rows
+        saga.fails = False
+        await rig.do("restart", "yes", *kept)
+        view = await rig.ended()
+        assert (view.output, view.rollback) == (b'"good trip"', None)
+        assert saga.began["look"] == 1
+        assert saga.began[first] == 2
+        assert saga.began["flight"] == (2 if when == "after it" else 1)
+
+
+async def test_a_restart_that_keeps_nothing_to_undo_undoes_nothing(tmp_path: Path) -> None:
+    saga = Saga()
+    async with rigged(tmp_path) as rig:
+        await rig.create(saga.entry())
+        await rig.ended()
+        rig.auto = False
+        await rig.do("restart", "", "flight", 1, "do")
+        view = await rig.do("terminate", "", True)
+        assert (view.status, view.rollback) == ("terminated", None)
