@@ -31,7 +31,6 @@ from .local_run import LocalRun
 from .on_loop import (
     Lazy,
     OnLoop,
-    dropped,
     guarded,
     guarded_plain,
     guarded_rest,
@@ -215,10 +214,8 @@ class _InThread:
         "_is_cancelled",
         "_job",
         "_loop",
-        "_notes",
         "_rest",
         "_threads",
-        "_who",
     )
 
     def __init__(
@@ -234,10 +231,8 @@ class _InThread:
     ) -> None:
         self._loop = loop
         self._threads = threads
-        self._notes = notes
         self._context = context
         self._done = done
-        self._who = who
         self._is_cancelled = False
         self._rest: OnLoop | None = None
 
@@ -245,12 +240,14 @@ class _InThread:
             if notes is not None:
                 notes.enter(slot, who.tag)
             error, value = _call_in(context, fn, kwargs)
+            if inspect.isawaitable(value):  # from here on it is closed, whatever becomes of it
+                value = Lazy(partial(guarded_rest, value), notes, who.tag, value)
             if notes is not None:
                 notes.leave(slot)
             try:
                 loop.call_soon_threadsafe(self._ended, error, value)
             except RuntimeError:  # the loop is closed: nobody is left to tell
-                dropped(value)
+                pass
 
         self._job = Job(who.name, work)
         threads.submit(self._job)
@@ -263,13 +260,11 @@ class _InThread:
             self._loop.call_soon(self._done, asyncio.CancelledError(), None)
 
     def _ended(self, error: BaseException | None, value: Any) -> None:
-        if error is None and inspect.isawaitable(value):
+        if isinstance(value, Lazy):
             if self._is_cancelled:
-                dropped(value)
                 self._done(asyncio.CancelledError(), None)
-                return
-            rest = Lazy(partial(guarded_rest, value), self._notes, self._who.tag, value)
-            self._rest = OnLoop(self._loop, rest, self._context, self._done)
+            else:
+                self._rest = OnLoop(self._loop, value, self._context, self._done)
             return
         self._done(error, value)
 

@@ -68,7 +68,7 @@ class Lazy:
         if self._coro is not None:
             self._coro.close()
         else:
-            dropped(self._unused)
+            _drop(self._unused)
 
     def __getattr__(self, name: str) -> Any:
         """For who shows the task's stack (`cr_frame`, ...)."""
@@ -76,7 +76,7 @@ class Lazy:
 
     def __del__(self) -> None:
         if self._coro is None:
-            dropped(self._unused)
+            _drop(self._unused)
 
     def _step(self, step: Callable[..., Any], *given: Any) -> Any:
         if self.notes is None:
@@ -88,7 +88,7 @@ class Lazy:
             self.notes.leave(LOOP)
 
 
-def dropped(value: Any) -> None:
+def _drop(value: Any) -> None:
     """Nobody will await that any more, if it can be awaited at all."""
     close = getattr(value, "close", None)
     if close is not None and inspect.isawaitable(value):

@@ -41,12 +41,12 @@ async def actor(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
     say("began", pid=pid, after_ms=clock.now_ms() - began_ms, shards=shard_pids(runtime))
     os.kill(pid, 9)
     await asyncio.to_thread((folder / "go").write_text, "on")
-    status = await held.wait(15)
+    status = await held.wait(60)
     say("ended", output=status.output, error=status.error)
     step = (await held.status()).steps[0]
     say("attempts", success=[attempt.success for attempt in step.attempts])
     ending = await client.create_instance("Ending", params=[str(folder), 2])
-    status = await ending.wait(20)
+    status = await ending.wait(60)
     say(
         "ending",
         output=status.output,

@@ -30,7 +30,7 @@ def folder() -> Iterator[Path]:
 
 
 class Story:
-    """A process that plays a story of `placed`."""
+    """A process that plays a story of `placed`; ended with the `with` block."""
 
     def __init__(self, folder: Path, *story: str) -> None:
         self.process = subprocess.Popen(
@@ -39,6 +39,15 @@ class Story:
             text=True,
             cwd=ROOT,
         )
+
+    def __enter__(self) -> Story:
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process.kill()  # its keeper ends what it has started
+        self.process.wait()
 
     def next(self, what: str) -> dict[str, Any]:
         """The next report of that kind."""
@@ -52,8 +61,6 @@ class Story:
     def end(self) -> None:
         """Wait for its end."""
         assert self.process.wait(WAIT_MS / 1_000) == 0
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def ends(pid: int) -> bool:
@@ -71,71 +78,69 @@ def ends(pid: int) -> bool:
 
 
 def test_an_instance_has_a_ray_actor_of_its_own_and_survives_it(folder: Path) -> None:
-    story = Story(folder, "actor")
-    began = story.next("began")
-    assert began["pid"] not in began["shards"]
-    ended = story.next("ended")
-    assert ended["error"] is None
-    assert ended["output"] not in (began["pid"], *began["shards"])
-    assert story.next("attempts")["success"] == [False, True]
-    ending = story.next("ending")
-    assert (ending["error"], ending["output"]) == (None, 900_000)
-    assert len(ending["ends"]) == 3
-    assert ending["bodies"] == ending["ends"][:1], "what had returned does not run again"
-    story.end()
-    assert ends(ended["output"])
+    with Story(folder, "actor") as story:
+        began = story.next("began")
+        assert began["pid"] not in began["shards"]
+        ended = story.next("ended")
+        assert ended["error"] is None
+        assert ended["output"] not in (began["pid"], *began["shards"])
+        assert story.next("attempts")["success"] == [False, True]
+        ending = story.next("ending")
+        assert (ending["error"], ending["output"]) == (None, 900_000)
+        assert len(ending["ends"]) == 3
+        assert ending["bodies"] == ending["ends"][:1], "what had returned does not run again"
+        story.end()
+        assert ends(ended["output"])
 
 
 @pytest.mark.timeout(240)
 def test_an_instance_that_ends_or_blocks_its_shard_is_put_apart(folder: Path) -> None:
-    story = Story(folder, "poison", "inner", "loop")
-    exits, blocks = story.next("poisoned"), story.next("poisoned")
-    for told in (exits, blocks):
-        assert told["error"] is None
-        assert len(set(told["began"])) == len(told["began"])
-        assert told["output"] == told["began"][-1]
-        assert told["output"] not in told["other"]
-        assert told["other_ms"] < 30_000
-    assert exits["other"] != blocks["other"], "the shard's process was another after the block"
-    told = [event for event in story.next("events")["events"] if event["shard"] == "d0"]
-    blocked = [event for event in told if event["what"] in ("hung", "silent")]
-    ended = [event for event in told if event["what"] == "down"]
-    assert len(blocked) == 1, f"the second time only its own process was blocked: {told}"
-    assert len(ended) == 1, f"the second time only its own process ended: {told}"
-    assert "code of instance default/" in blocked[0]["reason"]
-    story.end()
+    with Story(folder, "poison", "inner", "loop") as story:
+        exits, blocks = story.next("poisoned"), story.next("poisoned")
+        for told in (exits, blocks):
+            assert told["error"] is None
+            assert len(set(told["began"])) == len(told["began"])
+            assert told["output"] == told["began"][-1]
+            assert told["output"] not in told["other"]
+            assert told["other_ms"] < 30_000
+        assert exits["other"] != blocks["other"], "the shard's process was another after the block"
+        told = [event for event in story.next("events")["events"] if event["shard"] == "d0"]
+        blocked = [event for event in told if event["what"] in ("hung", "silent")]
+        ended = [event for event in told if event["what"] == "down"]
+        assert len(blocked) == 1, f"the second time only its own process was blocked: {told}"
+        assert len(ended) == 1, f"the second time only its own process ended: {told}"
+        assert "code of instance default/" in blocked[0]["reason"]
+        story.end()
 
 
 def test_a_body_that_needs_resources_is_a_task_that_is_repeated_and_cancelled(
     folder: Path,
 ) -> None:
-    story = Story(folder, "resources")
-    heavy = story.next("heavy")
-    assert heavy["error"] is None
-    shard, ran = heavy["output"]
-    assert shard in heavy["shards"]
-    assert ran == heavy["pids"][1] != heavy["pids"][0]
-    assert heavy["attempts"] == [[None], ["StepInterrupted", None]]
-    assert story.next("terminated")["has_ended"]
-    name, message = story.next("clinging")["error"]
-    assert name == "BodyNotSent"
-    assert "step 'cling-1'" in message
-    pending = story.next("pending")
-    assert (pending["status"], pending["other"]) == ("running", "complete")
-    assert pending["why"] == [["task", "heavy-1", "num_cpus=1, num_gpus=1"]]
-    story.end()
+    with Story(folder, "resources") as story:
+        heavy = story.next("heavy")
+        assert heavy["error"] is None
+        shard, ran = heavy["output"]
+        assert shard in heavy["shards"]
+        assert ran == heavy["pids"][1] != heavy["pids"][0]
+        assert heavy["attempts"] == [[None], ["StepInterrupted", None]]
+        assert story.next("terminated")["has_ended"]
+        name, message = story.next("clinging")["error"]
+        assert name == "BodyNotSent"
+        assert "step 'cling-1'" in message
+        pending = story.next("pending")
+        assert (pending["status"], pending["other"]) == ("running", "complete")
+        assert pending["why"] == [["task", "heavy-1", "num_cpus=1, num_gpus=1"]]
+        story.end()
 
 
 def test_no_worker_outlives_the_cluster(folder: Path) -> None:
-    story = Story(folder, "forever")
-    other = story.next("other")
-    assert len(set(other["output"])) == 1
-    assert other["output"][0] not in other["shards"], "another account's code is apart"
-    pid = story.next("began")["pid"]
-    tree = {process.pid for process in keeper.offspring([story.process.pid])}
-    assert {pid, other["output"][0]} <= tree
-    story.process.kill()
-    story.process.wait()
-    assert story.process.stdout is not None
-    story.process.stdout.close()
-    assert [one for one in tree if not ends(one)] == []
+    with Story(folder, "forever") as story:
+        other = story.next("other")
+        assert len(set(other["output"])) == 1
+        assert other["output"][0] not in other["shards"], "another account's code is apart"
+        pid = story.next("began")["pid"]
+        tree = {process.pid for process in keeper.offspring([story.process.pid])}
+        assert {pid, other["output"][0]} <= tree
+        story.process.kill()
+        story.process.wait()
+        assert [one for one in tree if not ends(one)] == []
