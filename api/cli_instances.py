@@ -27,7 +27,7 @@ from .cli_calls import (
     server_command,
 )
 from .cli_flags import new_app
-from .client import InstanceLine
+from .client_values import InstanceLine
 
 app = new_app("Look at instances and act on them.")
 

@@ -16,9 +16,9 @@ from rich.table import Table
 
 from ..runtime import limits
 from .changes import BatchChanges
-from .client import InstanceLine, InstanceStatus, StepStatus, WorkflowSummary
-from .client_watching import InstanceEvent, Waiting
+from .client_values import InstanceLine, InstanceStatus, StepStatus, WorkflowSummary
 from .shapes import iso
+from .watched import InstanceEvent, Waiting
 
 _COLOURS = {
     "complete": "green",

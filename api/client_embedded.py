@@ -13,19 +13,21 @@ from urllib.parse import urlencode
 import msgspec
 
 from ..runtime import limits
+from ..runtime.errors import InvalidArgument
 from . import shapes, watching_shapes
 from .changes import BatchChanges, Change
-from .client import (
+from .client_instance import no_stream
+from .client_values import (
+    CallOptions,
     InstanceLine,
     InstanceStatus,
     LinePage,
     StepOutputStatus,
     WorkflowSummary,
-    no_stream,
 )
-from .client_watching import InstanceEvents, Waiting
 from .requests import parse_list
 from .service import ControlPlane, NewInstance
+from .watched import InstanceEvents, Waiting
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
@@ -42,7 +44,7 @@ def _seen(decoder: msgspec.json.Decoder[T], shape: Any) -> T:
 
 
 class EmbeddedBackend:
-    """Calls the control plane directly.
+    """Calls the control plane directly. Accounts, tokens, limits and deploys need a server.
 
     Args:
         plane: the operations.
@@ -51,7 +53,16 @@ class EmbeddedBackend:
 
     def __init__(self, plane: ControlPlane, account: str) -> None:
         self._plane = plane
-        self._account = account
+        self._account = self.account = account
+
+    @property
+    def wait_max_ms(self) -> int:
+        """The longest wait that one call may ask for."""
+        return limits.WAIT_MAX_MS
+
+    def with_options(self, options: CallOptions) -> EmbeddedBackend:
+        """This one: a call within the process has the control plane's own deadline."""
+        return self
 
     async def create(
         self, workflow: str, new: NewInstance, wait_ms: int, request_id: str
@@ -169,6 +180,22 @@ class EmbeddedBackend:
     async def get_workflow(self, workflow: str) -> WorkflowSummary:
         found = await self._plane.get_workflow(self._account, workflow)
         return _seen(_workflow, shapes.workflow_shape(found))
+
+    async def manage(
+        self,
+        kind: type[T],
+        method: str,
+        words: Sequence[str],
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | bytes | None = None,
+        request_id: str | None = None,
+        standard: bool = False,
+    ) -> T:
+        raise InvalidArgument(
+            f"{method} /{'/'.join(words)} needs a server: an embedded runtime has one account and "
+            "no tokens. Right: toque.connect('http://127.0.0.1:8787')."
+        )
 
     async def close(self) -> None:
         """The control plane belongs to the runtime, which closes it."""

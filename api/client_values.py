@@ -5,12 +5,15 @@ Frozen; made from the server's JSON. Times are ISO 8601 texts.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 
+from ..engines.durations import Duration
 from ..engines.failures import PayloadMismatch
 from ..runtime.codec import convert_plain, type_name
+from ..runtime.errors import ToqueError
 from .listing import FINAL_STATUSES
 
 T = TypeVar("T")
@@ -156,3 +159,153 @@ class LinePage(msgspec.Struct, frozen=True):
 
     lines: list[InstanceLine]
     cursor: str | None
+
+
+# --- calls and batches ---
+
+
+class CallOptions(NamedTuple):
+    """How long calls may take; None: as the backend is set.
+
+    Attributes:
+        timeout_s: the whole call, with its repeats.
+        retry_for_s: how long it is repeated while the server can't take it.
+    """
+
+    timeout_s: float | None = None
+    retry_for_s: float | None = None
+
+
+class InstanceSpec(TypedDict, total=False):
+    """One of many instances to create; see `Client.create_instance`."""
+
+    id: str | None
+    params: Any
+    retention: tuple[Duration, Duration] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateResult:
+    """What became of one of many creates.
+
+    Attributes:
+        index: its place among those that were given, from 0.
+        id: its id; empty if one was to be made and none was.
+        outcome: `created`; `duplicate`: the id is in use, nothing was changed; `failed`: refused,
+            not made; `unknown`: no answer came, it may have been made.
+        error: of `failed` and `unknown`.
+    """
+
+    index: int
+    id: str
+    outcome: str
+    error: ToqueError | None = None
+
+
+class CreateProgress(NamedTuple):
+    """How far many creates are.
+
+    Attributes:
+        total: how many there are; None if that shows at the end only.
+    """
+
+    created: int
+    duplicates: int
+    failed: int
+    total: int | None
+
+    @property
+    def done(self) -> int:
+        """How many have an outcome."""
+        return self.created + self.duplicates + self.failed
+
+
+# --- accounts, tokens, limits, versions ---
+
+
+class WhoAmI(msgspec.Struct, frozen=True):
+    """Whom a token stands for. `account` is `*` for an operator, `scope` read, write or admin."""
+
+    account: str
+    scope: str
+    token_id: str = ""
+    name: str = ""
+
+
+class Account(msgspec.Struct, frozen=True):
+    """An account: a tenant with workflows, limits and tokens of its own."""
+
+    id: str
+    name: str = ""
+    created_on: str = ""
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A token, without its secret."""
+
+    id: str
+    name: str
+    account: str
+    scope: str
+    created_on: str = ""
+    expires_on: str | None = None
+
+
+class NewToken(Token, frozen=True):
+    """A token that was just made; `token` is its text, which is shown this once."""
+
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"NewToken({self.id!r}, {self.name!r}, {self.account!r}, {self.scope!r})"
+
+
+class AccountLimits(msgspec.Struct, frozen=True):
+    """An account's limits; retention in milliseconds."""
+
+    running_max: int
+    creates_per_second: float
+    success_retention: int | str | None = None
+    error_retention: int | str | None = None
+    generation: int = 0
+
+
+class WorkflowLimits(msgspec.Struct, frozen=True):
+    """A workflow's limits; `running_max` 0: the account's only. Retention in milliseconds."""
+
+    running_max: int
+    weight: float
+    creates_per_second: float
+    souschefs: int | None = None
+    steps: int | None = None
+    success_retention: int | str | None = None
+    error_retention: int | str | None = None
+
+
+class DeployedWorkflow(msgspec.Struct, frozen=True):
+    """A workflow of a deployed script; `is_new`: this deploy made a new version of it."""
+
+    name: str
+    class_name: str = ""
+    version_id: str = ""
+    id: str = ""
+    is_new: bool = False
+
+
+class Script(msgspec.Struct, frozen=True):
+    """A deployed script and its workflows."""
+
+    script: str
+    code_hash: str
+    workflows: list[DeployedWorkflow] = []
+    created_on: str = ""
+
+
+class Version(msgspec.Struct, frozen=True):
+    """A version of a workflow."""
+
+    id: str
+    class_name: str = ""
+    created_on: str = ""
+    modified_on: str = ""
+    workflow_id: str = ""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..runtime import limits
-from . import shapes, watching_shapes
+from . import shapes, watched
 from .changes import STATUS_CHANGES
 from .listing import STATUSES
 from .requests import CreateBody, IdsBody, StatusBody, StatusesBody
@@ -308,7 +308,7 @@ OPERATIONS = (
         "/{workflow_name}/instances/{instance_id}/events",
         "getEvents",
         "A page of what has happened to an instance; with `wait`, as soon as something has.",
-        watching_shapes.EventPageShape,
+        watched.InstanceEvents,
         {"events": [_EVENT_EXAMPLE], "cursor": 3, "ended": False},
         {"cursor": _CURSOR, "filter": _FILTER, "limit": _LIMIT, "wait": _WAIT},
     ),
@@ -318,7 +318,7 @@ OPERATIONS = (
         "subscribe",
         "What has happened to an instance, then what happens, as server-sent events until it "
         "has ended. The data of each is an event; 204: there is nothing (more) to come.",
-        watching_shapes.EventShape,
+        watched.InstanceEvent,
         _EVENT_EXAMPLE,
         {"cursor": _CURSOR, "filter": _FILTER},
         streamed=True,
@@ -343,7 +343,7 @@ OPERATIONS = (
         "/{workflow_name}/instances/{instance_id}/waiting",
         "getWaiting",
         "Why an instance does not go on, and which events it was sent that no wait asks for.",
-        watching_shapes.WaitingShape,
+        watched.Waiting,
         _WAITING_EXAMPLE,
         {},
     ),

@@ -87,8 +87,8 @@ async def create(client: Any, workflow: str, n: int, params: Any) -> None:
         workflow, ({"id": f"i{number}", "params": params} for number in range(n))
     )
     assert len(made) == n, len(made)
-    for instance in made[-200:]:
-        async for _ in instance.events(types=["workflow_waiting"]):
+    for one in made[-200:]:
+        async for _ in client.instance(workflow, one.id).events(types=["workflow_waiting"]):
             break
     await asyncio.sleep(5)  # reports and alarms settle
 

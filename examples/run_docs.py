@@ -136,7 +136,7 @@ async def create_all(
     made = await client.create_instances(
         WORKFLOW, [{"id": one, "params": asdict(job)} for one, job in ids.items()]
     )
-    return [Ran(ids[instance.id], instance) for instance in made]
+    return [Ran(ids[one.id], client.instance(WORKFLOW, one.id)) for one in made]
 
 
 async def approve(instance: Instance) -> None:

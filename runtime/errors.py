@@ -347,6 +347,18 @@ class ServerUnreachable(SystemFault):
     retryable = True
 
 
+class BatchIncomplete(SystemFault):
+    """Of many creates some have failed.
+
+    Attributes:
+        results: what became of each, in the client that raised it.
+    """
+
+    code = "batch.incomplete"
+    number = 10530
+    results: list[Any] = []
+
+
 class WorkerLost(SystemFault):
     """A worker process with user code ended, hung or did not start; its instances go on anew."""
 

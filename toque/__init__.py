@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .runtime.entity import DurableObject
     from .runtime.errors import (
         AuthorError,
+        BatchIncomplete,
         CallerError,
         InstanceAlreadyExists,
         InstanceFailed,
@@ -70,6 +71,7 @@ _HOMES = {
     "runtime.entity": ("DurableObject",),
     "runtime.errors": (
         "AuthorError",
+        "BatchIncomplete",
         "CallerError",
         "InstanceAlreadyExists",
         "InstanceFailed",
@@ -89,6 +91,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AuthorError",
+    "BatchIncomplete",
     "CallerError",
     "Client",
     "DurableObject",

@@ -180,7 +180,7 @@ async def test_many_at_once_are_all_listed_once(app_path: Path, how: str) -> Non
         made = await client.create_instances(
             "Add", ({"id": f"n/{n}", "params": [n]} for n in range(300))
         )
-        outcomes = await asyncio.gather(*(instance.wait(30) for instance in made))
+        outcomes = await asyncio.gather(*(client.instance("Add", one.id).wait(30) for one in made))
         assert [status.output for status in outcomes] == list(range(300))
         lines = [line async for line in client.list_instances("Add", per_page=41)]
         assert sorted(line.id for line in lines) == sorted(f"n/{n}" for n in range(300))

@@ -135,8 +135,10 @@ async def test_batches_and_lists(plane: Any, how: str) -> None:
         made = await client.create_instances(
             "orders", [{"id": f"n{n}", "params": {"n": n}} for n in range(250)]
         )
-        assert len(made) == 249
-        assert (await made[3].status()).params == {"n": 3}
+        assert [each.id for each in made if each.outcome == "duplicate"] == ["n7"]
+        assert {each.outcome for each in made} == {"created", "duplicate"}
+        assert [each.id for each in made] == [f"n{n}" for n in range(250)]
+        assert (await client.instance("orders", "n3").status()).params == {"n": 3}
         seen = [line.id async for line in client.list_instances("orders", per_page=37)]
         assert sorted(seen) == sorted(f"n{n}" for n in range(250))
         plane.router.finish("n3")

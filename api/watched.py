@@ -1,6 +1,7 @@
-"""What the SDK shows of an instance that is watched: its events, and why it waits.
+"""What is told of an instance that is watched: its events, and why it waits.
 
-Plain data, decoded from the server's JSON; fields that a newer server adds are ignored.
+One set of values for both ends: the server writes them as JSON, the client reads them back.
+Fields that a newer server adds are ignored.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ class WatchError(msgspec.Struct, frozen=True):
     message: str
 
 
-class InstanceEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """Something that happened to an instance.
+class InstanceEvent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Something that happened to an instance; what does not apply is left out of the JSON.
 
     Attributes:
         event_id: its number; grows, never changes; the cursor past it.
@@ -47,7 +48,7 @@ class InstanceEvent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class InstanceEvents(msgspec.Struct, frozen=True):
-    """A page of events."""
+    """A page of events; `ended`: the instance has ended and there are no more."""
 
     events: list[InstanceEvent]
     cursor: int
@@ -69,12 +70,12 @@ class Reason(msgspec.Struct, frozen=True):
     """
 
     kind: str
-    name: str | None = None
-    since: str | None = None
-    due: str | None = None
-    event_type: str | None = None
-    attempt: int | None = None
-    error: WatchError | None = None
+    name: str | None
+    since: str | None
+    due: str | None
+    event_type: str | None
+    attempt: int | None
+    error: WatchError | None
 
 
 class Buffered(msgspec.Struct, frozen=True):
@@ -87,7 +88,12 @@ class Buffered(msgspec.Struct, frozen=True):
 
 
 class QueueSlot(msgspec.Struct, frozen=True):
-    """Where a queued instance stands; `limited_by`: `account` or `workflow`."""
+    """Where a queued instance stands.
+
+    Attributes:
+        position: 1 for who is next in its lane of this SousChef; None: it is far from that.
+        limited_by: `account` or `workflow`.
+    """
 
     souschef: str
     state: str

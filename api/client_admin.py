@@ -1,0 +1,229 @@
+"""Parts of the client for whoever runs a server: accounts, tokens, limits, deployed code.
+
+Each needs a token of the scope that its methods name; else they raise `Forbidden`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engines.durations import Duration, duration_ms
+from ..runtime import limits as bounds
+from ..runtime.entropy import Entropy
+from ..runtime.errors import InvalidArgument
+from ..runtime.ids import check_account_id, check_workflow_name
+from . import client_checks as check
+from .client_port import Backend
+from .client_values import (
+    Account,
+    AccountLimits,
+    NewToken,
+    Script,
+    Token,
+    WorkflowLimits,
+)
+
+SCOPES = ("read", "write", "admin")
+OPERATOR = "*"
+ACCOUNT_LIMITS = ("running_max", "creates_per_second", "success_retention", "error_retention")
+WORKFLOW_LIMITS = (
+    "running_max",
+    "weight",
+    "creates_per_second",
+    "souschefs",
+    "steps",
+    "success_retention",
+    "error_retention",
+)
+_RIGHT = {
+    "running_max": "running_max=1000",
+    "weight": "weight=2",
+    "creates_per_second": "creates_per_second=50",
+    "souschefs": "souschefs=4",
+    "steps": "steps=1000",
+    "success_retention": "success_retention='3 days'",
+    "error_retention": "error_retention='30 days'",
+}
+
+
+class _Part:
+    """A part of a client.
+
+    Args:
+        backend: how the control plane is reached.
+        entropy: request ids.
+    """
+
+    def __init__(self, backend: Backend, entropy: Entropy) -> None:
+        self._backend = backend
+        self._entropy = entropy
+
+    def _account(self, given: str | None) -> str:
+        if given is None:
+            return self._backend.account
+        return given if given == OPERATOR else check_account_id(given)
+
+    def _request_id(self, given: str | None) -> str:
+        return self._entropy.new_id() if given is None else check.request_id(given)
+
+
+class AccountsClient(_Part):
+    """Accounts. Making and listing them needs an operator's token."""
+
+    async def list(self) -> list[Account]:
+        """All accounts that the token reaches."""
+        return await self._backend.manage(list[Account], "GET", ["accounts"])
+
+    async def get(self, id: str | None = None) -> Account:
+        """An account; None: the client's own. Scope `read`."""
+        return await self._backend.manage(Account, "GET", ["accounts", self._account(id)])
+
+    async def create(
+        self, id: str | None = None, name: str | None = None, *, request_id: str | None = None
+    ) -> Account:
+        """Make an account.
+
+        Args:
+            id: None: one is made.
+            name: for people.
+            request_id: the same one again gives the same account.
+        """
+        body: dict[str, Any] = {}
+        if id is not None:
+            body["id"] = check_account_id(id)
+        if name is not None:
+            body["name"] = check.text(name, "name", "name='The shop'")
+        key = self._request_id(request_id)
+        return await self._backend.manage(Account, "POST", ["accounts"], body=body, request_id=key)
+
+
+class TokensClient(_Part):
+    """Tokens. Scope `admin`; `account="*"` stands for operators' tokens."""
+
+    async def list(self, *, account: str | None = None) -> list[Token]:
+        """An account's tokens, without their secrets; None: the client's own account."""
+        words = ["accounts", self._account(account), "tokens"]
+        return await self._backend.manage(list[Token], "GET", words)
+
+    async def create(
+        self,
+        name: str,
+        scope: str = "write",
+        *,
+        expires_in: Duration | None = None,
+        account: str | None = None,
+        request_id: str | None = None,
+    ) -> NewToken:
+        """Make a token. Its text is in the answer, and is never shown again.
+
+        Args:
+            name: for people.
+            scope: `read`, `write` or `admin`; each may do what those before it may.
+            expires_in: how long it is valid, for example `"30 days"`; None: until it is revoked.
+            account: whose; None: the client's own account.
+            request_id: the same one again makes no second token.
+        """
+        body: dict[str, Any] = {
+            "name": check.text(name, "name", "name='ci'"),
+            "scope": check.choice(scope, "scope", SCOPES),
+        }
+        if expires_in is not None:
+            ms = duration_ms(expires_in, "expires_in", min_ms=1, max_ms=10 * bounds.SLEEP_MAX_MS)
+            body["expires_in"] = f"{ms} ms"
+        words = ["accounts", self._account(account), "tokens"]
+        return await self._backend.manage(
+            NewToken, "POST", words, body=body, request_id=self._request_id(request_id)
+        )
+
+    async def revoke(
+        self, id: str, *, account: str | None = None, request_id: str | None = None
+    ) -> None:
+        """Make a token invalid, everywhere within a second."""
+        found = check.text(id, "id", "the token's id, as 'list' shows it")
+        words = ["accounts", self._account(account), "tokens", found]
+        await self._backend.manage(Any, "DELETE", words, request_id=self._request_id(request_id))
+
+
+class LimitsClient(_Part):
+    """Limits, in effect at once when changed. Reading: scope `read`; changing: `admin`."""
+
+    async def get(self, *, account: str | None = None) -> AccountLimits:
+        """An account's limits; None: the client's own account."""
+        words = ["accounts", self._account(account), "limits"]
+        return await self._backend.manage(AccountLimits, "GET", words)
+
+    async def set(
+        self, *, account: str | None = None, request_id: str | None = None, **changes: Any
+    ) -> AccountLimits:
+        """Change some of an account's limits; what is not named stays.
+
+        Args:
+            account: whose; None: the client's own account.
+            request_id: the same one again is the same change.
+            changes: `running_max`, `creates_per_second`, and, as durations,
+                `success_retention` and `error_retention`.
+        """
+        words = ["accounts", self._account(account), "limits"]
+        body = _limits(changes, ACCOUNT_LIMITS)
+        key = self._request_id(request_id)
+        return await self._backend.manage(AccountLimits, "PATCH", words, body=body, request_id=key)
+
+    async def get_workflow(self, workflow: str, *, account: str | None = None) -> WorkflowLimits:
+        """A workflow's limits."""
+        return await self._backend.manage(WorkflowLimits, "GET", self._of(workflow, account))
+
+    async def set_workflow(
+        self,
+        workflow: str,
+        *,
+        account: str | None = None,
+        request_id: str | None = None,
+        **changes: Any,
+    ) -> WorkflowLimits:
+        """Change some of a workflow's limits; what is not named stays.
+
+        Args:
+            workflow: which.
+            account: whose; None: the client's own account.
+            request_id: the same one again is the same change.
+            changes: `running_max` (0: the account's only), `weight`, `creates_per_second`,
+                `souschefs`, `steps`, and, as durations, `success_retention` and
+                `error_retention`.
+        """
+        body = _limits(changes, WORKFLOW_LIMITS)
+        key = self._request_id(request_id)
+        return await self._backend.manage(
+            WorkflowLimits, "PATCH", self._of(workflow, account), body=body, request_id=key
+        )
+
+    def _of(self, workflow: str, account: str | None) -> list[str]:
+        name = check_workflow_name(workflow)
+        return ["accounts", self._account(account), "workflows", name, "limits"]
+
+
+class ScriptsClient(_Part):
+    """Deployed code. Reading: scope `read`; deploying: `admin`."""
+
+    async def list(self, *, account: str | None = None) -> list[Script]:
+        """An account's scripts; None: the client's own account."""
+        words = ["accounts", self._account(account), "scripts"]
+        return await self._backend.manage(list[Script], "GET", words)
+
+
+def _limits(changes: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    """A change of limits, checked."""
+    if not changes:
+        raise InvalidArgument(f"name what to change: {', '.join(known)}. Right: running_max=1000.")
+    body: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in known:
+            raise InvalidArgument(
+                f"{name!r:.80} is no limit; they are {', '.join(known)}. Right: {_RIGHT[known[0]]}."
+            )
+        if name.endswith("retention"):
+            body[name] = duration_ms(value, name, max_ms=bounds.RETENTION_MAX_MS)
+        elif not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
+            check.refuse(name, value, "a number", _RIGHT[name])
+        else:
+            body[name] = value
+    return body
