@@ -6,28 +6,43 @@ envelope, same errors, same admission as the routes of workflows; never on the h
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import msgspec
 
-from . import requests, shapes
-from .auth import ADMIN, READ
-from .dispatch_http import Request, Route
-from .service import ControlPlane
+from ..engines.durations import duration_ms
+from ..gatekeeper.messages import AccountInfo
+from ..gatekeeper.refusals import AccountNotFound
+from ..runtime import limits
+from . import admin_shapes, requests, shapes
+from .auth import ADMIN, READ, Principal
+from .dispatch_http import ACCOUNT, Request, Route
+from .service import ControlPlane, check_request_id
 
+T = TypeVar("T")
 _TOQUE = ("toque", "v1")
+_ONE = (*_TOQUE, "accounts", ACCOUNT)
+_TOKENS = (*_ONE, "tokens")
+_CLOUDFLARE = ("client", "v4")
 
 ADMIN_ROUTES = (
     Route("GET", (*_TOQUE, "whoami"), "whoami", READ),
-    Route("GET", (*_TOQUE, "shards"), "shards", ADMIN, operator=True),
+    Route("GET", (*_TOQUE, "shards"), "shards", READ, operator=True),
+    Route("GET", (*_TOQUE, "accounts"), "list_accounts", READ, operator=True),
+    Route("POST", (*_TOQUE, "accounts"), "create_account", ADMIN, operator=True),
+    Route("GET", _ONE, "get_account", READ),
+    Route("GET", _TOKENS, "list_tokens", ADMIN),
+    Route("POST", _TOKENS, "create_token", ADMIN),
+    Route("DELETE", (*_TOKENS, "{}"), "revoke_token", ADMIN),
+    Route("GET", (*_CLOUDFLARE, "accounts"), "cloudflare_accounts", READ),
+    Route("GET", (*_CLOUDFLARE, "accounts", ACCOUNT), "cloudflare_account", READ),
+    Route("GET", (*_CLOUDFLARE, "memberships"), "memberships", READ),
+    Route("GET", (*_CLOUDFLARE, "user", "tokens", "verify"), "verify_token", READ),
 )
 
-
-class Whoami(msgspec.Struct, frozen=True):
-    """What a token stands for."""
-
-    account: str
-    scope: str
-    token_id: str
-    name: str
+_account_body = msgspec.json.Decoder(admin_shapes.AccountBody)
+_token_body = msgspec.json.Decoder(admin_shapes.TokenBody)
 
 
 class AdminRoutes:
@@ -39,12 +54,113 @@ class AdminRoutes:
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
+        self._accounts = plane.accounts
+
+    # --- what a token reaches ---
 
     async def _whoami(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
-        who = request.principal
-        return shapes.answer(Whoami(who.account, who.scope, who.token_id, who.name))
+        return shapes.answer(admin_shapes.whoami(request.principal))
 
     async def _shards(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
         return msgspec.json.encode(await self._plane.statistics())
+
+    async def _verify_token(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        return shapes.answer(admin_shapes.TokenVerified(request.principal.token_id))
+
+    async def _cloudflare_accounts(self, request: Request) -> bytes:
+        return await self._reached_page(request, admin_shapes.cloudflare_account)
+
+    async def _memberships(self, request: Request) -> bytes:
+        who = request.principal
+        return await self._reached_page(
+            request, lambda account: admin_shapes.membership(who, account)
+        )
+
+    async def _cloudflare_account(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        found = await self._named(request)
+        return shapes.answer(admin_shapes.cloudflare_account(found))
+
+    # --- accounts ---
+
+    async def _list_accounts(self, request: Request) -> bytes:
+        return await self._reached_page(request, admin_shapes.account_shape)
+
+    async def _create_account(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        body = requests.decode(_account_body, await request.body() or b"{}", ("id", "name"))
+        made = await self._accounts.create_account(body.id, body.name, request_id=_key_of(request))
+        return shapes.answer(admin_shapes.account_shape(made))
+
+    async def _get_account(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        return shapes.answer(admin_shapes.account_shape(await self._named(request)))
+
+    async def _named(self, request: Request) -> AccountInfo:
+        """The account that the path names."""
+        try:
+            return await self._accounts.get_account(request.account)
+        except AccountNotFound:
+            if request.principal.is_operator:
+                raise
+            return AccountInfo(request.account, request.account, 0)
+
+    async def _reached(self, who: Principal) -> list[AccountInfo]:
+        """All accounts that a token reaches, by id."""
+        known = await self._accounts.list_accounts()
+        if who.is_operator:
+            return known
+        mine = [account for account in known if account.id == who.account]
+        return mine or [AccountInfo(who.account, who.account, 0)]
+
+    async def _reached_page(self, request: Request, shape: Callable[[AccountInfo], Any]) -> bytes:
+        query = requests.parse_query(request.query, ("page", "per_page", "direction", "name"))
+        page, per_page = requests.parse_page(query)
+        found = await self._reached(request.principal)
+        if "name" in query:
+            found = [account for account in found if account.name == query["name"]]
+        if requests.parse_choice(query, "direction", ("asc", "desc")) == "desc":
+            found.reverse()
+        shown = found[(page - 1) * per_page : page * per_page]
+        info = shapes.list_info(len(shown), per_page, len(found), page, None)
+        return shapes.answer_list([shape(account) for account in shown], info)
+
+    # --- tokens ---
+
+    async def _list_tokens(self, request: Request) -> bytes:
+        query = requests.parse_query(request.query, ("page", "per_page"))
+        page, per_page = requests.parse_page(query)
+        found = await self._accounts.list_tokens(request.account)
+        shown = found[(page - 1) * per_page : page * per_page]
+        info = shapes.list_info(len(shown), per_page, len(found), page, None)
+        return shapes.answer_list([admin_shapes.token_shape(token) for token in shown], info)
+
+    async def _create_token(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        known = admin_shapes.TokenBody.__struct_fields__
+        body = requests.decode(_token_body, await request.body(), known)
+        life = body.expires_in
+        made = await self._accounts.create_token(
+            request.account,
+            body.name,
+            body.scope,
+            expires_in_ms=duration_ms(life, "expires_in") if isinstance(life, str) else life,
+            request_id=_key_of(request),
+        )
+        return shapes.answer(admin_shapes.token_shape(made))
+
+    async def _revoke_token(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        (token_id,) = request.words
+        await self._accounts.revoke_token(request.account, token_id[: limits.ENTITY_KEY_CHARS_MAX])
+        return shapes.answer(admin_shapes.TokenRevoked(token_id))
+
+
+def _key_of(request: Request) -> str | None:
+    """The request id of a change: the caller's key, apart from other callers'."""
+    if request.key is None:
+        return None
+    return f"{request.principal.token_id}/{check_request_id(request.key)}"

@@ -14,11 +14,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from ..runtime.errors import MethodNotAllowed, RouteNotFound, ToqueError, Unauthorized
+from ..runtime.errors import MethodNotAllowed, RouteNotFound, ToqueError
 from .admin_http import ADMIN_ROUTES, AdminRoutes
 from .auth import Admission, Principal, TokenBook
 from .dispatch_http import Dispatcher, Receive, Scope, Send
 from .errors_http import answer_of
+from .failures import Failures
 from .openapi import openapi_document
 from .readiness import Readiness
 from .routes_http import BASE, ROUTES, Routes
@@ -84,16 +85,19 @@ class ControlPlaneApp(FastAPI):
         return self.openapi_schema
 
 
-def make_app(plane: ControlPlane, *, tokens: TokenBook, version: str) -> ControlPlaneApp:
+def make_app(
+    plane: ControlPlane, *, tokens: TokenBook, version: str, failures: Failures | None = None
+) -> ControlPlaneApp:
     """The application over a control plane.
 
     Args:
         plane: the operations.
-        tokens: bearer tokens.
+        tokens: tokens of this process, beside those of the registry.
         version: shown in the OpenAPI document.
+        failures: slows those who present no valid token.
     """
     app = ControlPlaneApp(title="toque", version=version, docs_url=None, redoc_url=None)
-    app.admission = Admission(tokens)
+    app.admission = Admission(tokens, plane.accounts.cache, plane.clock, failures)
     app.endpoints = Routes(plane)
     app.api = Dispatcher(app.admission)
     app.api.add(ROUTES, app.endpoints, BASE)
@@ -107,9 +111,10 @@ def make_app(plane: ControlPlane, *, tokens: TokenBook, version: str) -> Control
         parts = {} if app.readiness.draining else await app.readiness.parts()
         ready = bool(parts) and all(parts.values())
         body: dict[str, Any] = {"status": "ready" if ready else "not ready"}
-        with contextlib.suppress(Unauthorized):
-            await app.principal(request.scope)
-            body |= {"draining": app.readiness.draining, "parts": parts}
+        if "authorization" in request.headers:  # who asks without is no failed attempt
+            with contextlib.suppress(ToqueError):
+                await app.principal(request.scope)
+                body |= {"draining": app.readiness.draining, "parts": parts}
         headers = None if ready else {"retry-after": "1"}
         return JSONResponse(body, 200 if ready else 503, headers)
 

@@ -1,26 +1,34 @@
-"""Who may do what: principals, scopes, and the tokens that this process was given.
+"""Who may do what: principals, scopes, and how a token becomes a principal.
 
 A `Principal` is what a token stands for: one account (or `*`, the operator: every account) and a
-scope. Each route needs one scope. An account that a token does not reach is refused alike
-whether it exists or not. Tokens are kept and compared as SHA-256 digests, in constant time.
+scope. Each route needs one scope; a scope holds those before it. An account that a token does not
+reach is refused alike whether it exists or not. Tokens are kept and compared as SHA-256 digests, in
+constant time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
+from ..gatekeeper import identity as registry
+from ..gatekeeper.refusals import TooManyFailures
+from ..runtime.clock import Clock
 from ..runtime.errors import Forbidden, Unauthorized
+from .accounts import token_id_of
+from .failures import Failures
+from .identity_cache import IdentityCache
 
-READ = "read"
-WRITE = "write"
-ADMIN = "admin"
-SCOPES = (READ, WRITE, ADMIN)
-"""Each scope holds those before it."""
-OPERATOR = "*"
+SCOPES = registry.SCOPES
+"""Each holds those before it."""
+READ, WRITE, ADMIN = SCOPES
+OPERATOR = registry.OPERATOR
 """The account of tokens that reach every account."""
+_NOBODYS = bytes(32)
+"""What the digest of a token that is not there is compared with, so that it takes as long."""
 
 
 class Principal(NamedTuple):
@@ -89,24 +97,60 @@ class Admission:
     """Turns an `Authorization` header into a principal; one for all tables of routes.
 
     Args:
-        tokens: those of this process.
+        tokens: those of this process; they are looked at first.
+        identity: what is known of the registry's; None: there is none.
+        clock: for expiry.
+        failures: slows those who present no valid token.
     """
 
-    def __init__(self, tokens: TokenBook) -> None:
+    def __init__(
+        self,
+        tokens: TokenBook,
+        identity: IdentityCache | None,
+        clock: Clock,
+        failures: Failures | None = None,
+    ) -> None:
         self._tokens = tokens
+        self._identity = identity
+        self._clock = clock
+        self._failures = Failures() if failures is None else failures
 
     async def principal(self, authorization: bytes | None, client: str) -> Principal:
-        """Who asks, or `Unauthorized`.
+        """Who asks.
 
         Args:
             authorization: the header.
             client: the address that the request came from.
+
+        Raises:
+            Unauthorized: no valid token.
+            TooManyFailures: so, and one time too many.
         """
-        token = bearer(authorization)
-        found = self._tokens.find(sha256(token).digest())
-        if found is None:
+        try:
+            token = bearer(authorization)
+            digest = sha256(token).digest()
+            return self._tokens.find(digest) or await self._registered(token, digest, client)
+        except Unauthorized:
+            wait_ms = self._failures.note(client, asyncio.get_running_loop().time())
+            if wait_ms is None:
+                raise
+            raise TooManyFailures(
+                "too many requests without a valid token came from this address; wait.",
+                {"retry_after_ms": wait_ms},
+            ) from None
+
+    async def _registered(self, token: bytes, digest: bytes, client: str) -> Principal:
+        token_id = token_id_of(token)
+        found = None
+        if token_id is not None and self._identity is not None:
+            slowed = self._failures.is_slowed(client, asyncio.get_running_loop().time())
+            found = await self._identity.token(token_id, patient=not slowed)
+        known = _NOBODYS if found is None else found.digest
+        if not hmac.compare_digest(known, digest) or found is None:
             raise Unauthorized("the token is not known; check TOQUE_TOKEN.")
-        return found
+        if found.expires_ms and self._clock.now_ms() >= found.expires_ms:
+            raise Unauthorized("the token has expired; have a new one made.")
+        return Principal(found.account, found.scope, found.id, found.name)
 
 
 def bearer(authorization: bytes | None) -> bytes:

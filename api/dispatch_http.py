@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple, Protocol
 
+from ..gatekeeper.identity import OPERATOR
 from ..runtime import limits
 from ..runtime.errors import (
     ControlFlow,
@@ -26,7 +27,7 @@ from ..runtime.errors import (
 )
 from ..runtime.ids import check_account_id
 from . import requests
-from .auth import OPERATOR, Admission, Principal
+from .auth import Admission, Principal
 from .errors_http import JSON, Headers, answer_of
 
 Message = MutableMapping[str, Any]

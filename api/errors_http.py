@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from typing import Any
 
 from ..runtime import limits
@@ -16,7 +17,6 @@ from ..runtime.errors import MethodNotAllowed, SystemFault, ToqueError, Unauthor
 
 log = logging.getLogger("toque.api")
 JSON = (b"content-type", b"application/json")
-_RETRY_AFTER = (b"retry-after", str(max(1, limits.RETRY_AFTER_MS // 1000)).encode())
 _RETRIED_STATUSES = frozenset({429, 503, 504})
 
 Headers = list[tuple[bytes, bytes]]
@@ -28,6 +28,11 @@ def envelope(number: int, message: str, code: str, data: dict[str, Any]) -> byte
     error = {"code": number, "message": message, "toque": {"code": code, "data": data}}
     body = {"result": None, "success": False, "errors": [error], "messages": []}
     return json.dumps(body, default=str).encode()  # escapes what UTF-8 can't carry
+
+
+def _retry_after(error: ToqueError) -> tuple[bytes, bytes]:
+    wait_ms = error.data.get("retry_after_ms", limits.RETRY_AFTER_MS)
+    return b"retry-after", b"%d" % max(1, math.ceil(wait_ms / 1000))
 
 
 def answer_of(error: BaseException) -> tuple[int, Headers, bytes]:
@@ -43,7 +48,7 @@ def answer_of(error: BaseException) -> tuple[int, Headers, bytes]:
         return 500, [JSON], body
     headers: Headers = [JSON]
     if error.status in _RETRIED_STATUSES:
-        headers.append(_RETRY_AFTER)
+        headers.append(_retry_after(error))
     if isinstance(error, Unauthorized):
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowed):

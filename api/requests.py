@@ -74,7 +74,8 @@ _ids_decoder = msgspec.json.Decoder(IdsBody)
 _statuses_decoder = msgspec.json.Decoder(StatusesBody)
 
 
-def _decode(decoder: msgspec.json.Decoder[T], body: bytes, known: tuple[str, ...]) -> T:
+def decode(decoder: msgspec.json.Decoder[T], body: bytes, known: tuple[str, ...]) -> T:
+    """A body, or a refusal that names the known fields."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -132,12 +133,12 @@ def parse_create(body: bytes) -> NewInstance:
     if not body:
         return NewInstance()
     known = CreateBody.__struct_fields__
-    return _new_instance(_decode(_create_decoder, body, known))
+    return _new_instance(decode(_create_decoder, body, known))
 
 
 def parse_batch(body: bytes) -> list[NewInstance]:
     """The body of a batch create."""
-    found = _decode(_batch_decoder, body, CreateBody.__struct_fields__)
+    found = decode(_batch_decoder, body, CreateBody.__struct_fields__)
     return [_new_instance(item) for item in found]
 
 
@@ -146,19 +147,19 @@ _STATUS_FIELDS = ("status", "rollback", "from")
 
 def parse_status(body: bytes) -> Change:
     """The body of a status change."""
-    found = _decode(_status_decoder, body, _STATUS_FIELDS)
+    found = decode(_status_decoder, body, _STATUS_FIELDS)
     return Change(found.status, found.rollback, found.from_)
 
 
 def parse_statuses(body: bytes) -> tuple[list[str], Change]:
     """The body of a status change of several instances."""
-    found = _decode(_statuses_decoder, body, ("instances", *_STATUS_FIELDS))
+    found = decode(_statuses_decoder, body, ("instances", *_STATUS_FIELDS))
     return found.instances, Change(found.status, found.rollback, found.from_)
 
 
 def parse_ids(body: bytes) -> list[str]:
     """The body of a batch of ids."""
-    return _decode(_ids_decoder, body, ("instances",)).instances
+    return decode(_ids_decoder, body, ("instances",)).instances
 
 
 def parse_query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:
@@ -205,6 +206,14 @@ def parse_int(query: dict[str, str], name: str, default: int | None) -> int | No
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise InvalidArgument(f"{name} {text!r:.80} is no positive whole number.")
     return int(text)
+
+
+def parse_page(query: dict[str, str]) -> tuple[int, int]:
+    """`(page, per_page)` of a list that is paged by number."""
+    page = parse_int(query, "page", 1) or 0
+    per_page = parse_int(query, "per_page", limits.PER_PAGE_DEFAULT) or 0
+    ListQuery(page=page, per_page=per_page).check()
+    return page, per_page
 
 
 def parse_choice(query: dict[str, str], name: str, choices: tuple[str, ...]) -> str:

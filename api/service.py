@@ -42,9 +42,11 @@ from ..runtime.ids import (
     engine_key,
 )
 from ..runtime.shard_info import SHARD_INFO_KIND
+from .accounts import Accounts
 from .cache import AccountCache
 from .calls import Caller, RouterPort
 from .changes import InstanceChanges
+from .identity_cache import IdentityCache
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
 from .watching import Watching
 
@@ -117,6 +119,7 @@ class ControlPlane(InstanceChanges):
         self._entropy = entropy
         self._caller = Caller(router, entropy)
         self._cache = AccountCache(self._caller)
+        self.accounts = Accounts(self._caller, IdentityCache(self._caller), clock, entropy)
         self._lister = Lister(self._caller, placement)
         self.watching = Watching(self._caller, self._workflow)
         self._clearing = {}
@@ -126,6 +129,7 @@ class ControlPlane(InstanceChanges):
         for task in list(self._clearing.values()):
             task.cancel()
         await self._cache.close()
+        await self.accounts.cache.close()
 
     # --- workflows ---
 

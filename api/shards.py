@@ -21,6 +21,7 @@ from ..engines.reporter import Reporter
 from ..engines.shard import EngineShard
 from ..gatekeeper.account import Account, AccountEnv
 from ..gatekeeper.gatekeeper import Gatekeeper, GatekeeperEnv
+from ..gatekeeper.identity import Identity
 from ..gatekeeper.slots import GatekeeperFaults
 from ..runtime import limits
 from ..runtime.blobs import BlobCollector, BlobStore
@@ -41,7 +42,7 @@ from ..souschef.souschef import SousChef
 from .codecs import settle_codecs
 
 CONTROL_CLASSES: dict[str, type[DurableObject]] = {
-    cls.KIND: cls for cls in (Account, Gatekeeper, SousChef, ShardInfo)
+    cls.KIND: cls for cls in (Account, Gatekeeper, Identity, SousChef, ShardInfo)
 }
 DATA_CLASSES: dict[str, type[DurableObject]] = {
     cls.KIND: cls for cls in (Engine, EngineShard, ShardInfo)

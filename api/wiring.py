@@ -146,6 +146,7 @@ class Runtime:
 
     async def deploy(self, account: str, running_max: int | None) -> None:
         """Register the app's workflows with an account, and set its limit if one is given."""
+        await self.control_plane.accounts.ensure_account(account)
         ref = EntityRef(ACCOUNT_KIND, account)
         for definition in self._app.definitions if self._app else ():
             await self.router.call(

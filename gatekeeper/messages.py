@@ -9,6 +9,8 @@ import msgspec
 
 ACCOUNT_KIND = "Account"
 GATEKEEPER_KIND = "Gatekeeper"
+IDENTITY_KIND = "Identity"
+IDENTITY_KEY = "root"
 
 
 class CycleRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -102,6 +104,47 @@ class AccountSnapshot(msgspec.Struct, array_like=True, frozen=True, gc=False):
     workflows: list[WorkflowRecord] | None
 
 
+class AccountInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """An account as Identity knows it: id, name for people, when and by which request made."""
+
+    id: str
+    name: str
+    created_ms: int
+    request_id: str = ""
+
+
+class TokenRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A token, without its text.
+
+    Attributes:
+        id: its public part.
+        account: whose data it reaches; `*`: everybody's.
+        name: for people.
+        scope: `read`, `write` or `admin`.
+        digest: SHA-256 of its whole text.
+        created_ms: when it was made.
+        expires_ms: when it ends; 0: never.
+        revoked_ms: when it was revoked; 0: it was not.
+    """
+
+    id: str
+    account: str
+    name: str
+    scope: str
+    digest: bytes
+    created_ms: int
+    expires_ms: int
+    revoked_ms: int
+
+
+class IdentitySnapshot(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """All accounts and valid tokens; both None if nothing is newer than what the asker knows."""
+
+    generation: int
+    accounts: list[AccountInfo] | None
+    tokens: list[TokenRecord] | None
+
+
 class GatekeeperStatistics(msgspec.Struct, frozen=True):
     """How a Gatekeeper does.
 
@@ -138,3 +181,7 @@ class GatekeeperStatistics(msgspec.Struct, frozen=True):
 # Account.set_limits(running_max: int) -> AccountSnapshot  (also told to the Gatekeeper, durably)
 # Account.set_souschefs(name: str, souschefs: int) -> WorkflowRecord
 # Account.set_workflow_limits(name, weight, running_max) -> WorkflowRecord  (told likewise)
+# Identity.snapshot(known_generation: int) -> IdentitySnapshot
+# Identity.put_account(account, name, request_id) -> AccountInfo;  Identity.ensure_account(account)
+# Identity.put_token(token_id, account, name, scope, digest, expires_ms) -> TokenRecord
+# Identity.revoke_token(account, token_id) -> None

@@ -72,6 +72,23 @@ WORKFLOWS_PER_ACCOUNT_MAX = 500  # CF
 SOUSCHEFS_PER_WORKFLOW_DEFAULT = 2
 SOUSCHEFS_PER_WORKFLOW_MAX = 64
 
+# accounts and tokens
+ACCOUNTS_MAX = 10_000
+TOKENS_MAX = 10_000
+TOKENS_PER_ACCOUNT_MAX = 100
+LABEL_CHARS_MAX = 100  # of a name for people
+TOKEN_LIFE_MIN_MS = SECOND_MS
+TOKEN_LIFE_MAX_MS = 10 * 365 * DAY_MS
+TOKEN_REVOKED_KEPT_MS = 5 * MINUTE_MS  # longer than anybody repeats a request
+TOKEN_EXPIRED_KEPT_MS = DAY_MS  # how long an expired one is still listed
+IDENTITY_FRESH_MS = 500  # an older snapshot is refreshed in the background
+IDENTITY_STALE_MAX_MS = 1_000  # a still older one is refreshed before it is used
+IDENTITY_CALL_MS = 1_000  # how long a front end waits for it then
+IDENTITY_LOST_MAX_MS = 15_000  # how old it may be while the registry can't be asked
+AUTH_FAILURES_BURST = 20  # per address, before they are slowed
+AUTH_FAILURES_PER_SECOND = 1
+AUTH_ADDRESSES_MAX = 10_000  # addresses whose failures are remembered
+
 # the one-second cycle
 CYCLE_PERIOD_MS = 1_000
 GATEKEEPER_CALLS_PER_SECOND_MAX = 500  # C in ARCHITECTURE.md
@@ -252,3 +269,4 @@ assert LINGER_QUIET_MS < LINGER_MAX_MS < HTTP_STALL_MAX_MS < HTTP_IDLE_MAX_MS
 assert REQUESTS_IN_FLIGHT_MAX < HTTP_CONNECTIONS_MAX
 assert SNAPSHOT_GAP_MS < SNAPSHOT_FRESH_MS < SNAPSHOT_STALE_MAX_MS
 assert BATCH_BODY_BYTES_MAX < FRAME_BYTES_MAX < BODY_BYTES_IN_FLIGHT_MAX
+assert IDENTITY_FRESH_MS < IDENTITY_STALE_MAX_MS < IDENTITY_LOST_MAX_MS

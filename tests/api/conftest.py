@@ -37,7 +37,13 @@ from toque.engines.views import (
     WaitingView,
     WaitReason,
 )
-from toque.gatekeeper.messages import AccountSnapshot, WorkflowRecord
+from toque.gatekeeper.messages import (
+    AccountInfo,
+    AccountSnapshot,
+    IdentitySnapshot,
+    TokenRecord,
+    WorkflowRecord,
+)
 from toque.runtime.clock import ManualClock
 from toque.runtime.codec import pack
 from toque.runtime.entropy import SeededEntropy
@@ -82,6 +88,8 @@ class FakeRouter:
         self.steps: list[StepView] = []
         self.hold: dict[str, asyncio.Event] = {}
         self.events: list[InstanceEvent] = []
+        self.accounts: dict[str, AccountInfo] = {}
+        self.tokens: dict[str, TokenRecord] = {}
 
     # --- set-up ---
 
@@ -146,6 +154,9 @@ class FakeRouter:
         return decode(pack(result))
 
     # --- entities ---
+
+    def Identity_snapshot(self, key: str, known: int) -> IdentitySnapshot:
+        return IdentitySnapshot(1, list(self.accounts.values()), list(self.tokens.values()))
 
     def Account_snapshot(self, account: str, known: int) -> AccountSnapshot:
         records = list(self.workflows.get(account, {}).values())

@@ -91,7 +91,7 @@ def test_whatever_passes_as_an_instance_id_is_safe_as_a_key_and_comes_back(text)
 
 def test_control_kinds_live_on_control_shards_and_the_rest_on_data_shards():
     placement = ids.Placement(4, 2)
-    for kind in ("Account", "Gatekeeper", "SousChef"):
+    for kind in ("Account", "Gatekeeper", "Identity", "SousChef"):
         assert placement.shard_of(ids.EntityRef(kind, "k")).startswith("c")
     for kind in ("Engine", "Counter"):
         assert placement.shard_of(ids.EntityRef(kind, "k")).startswith("d")

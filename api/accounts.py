@@ -1,0 +1,210 @@
+"""Operations on accounts and tokens, without transport.
+
+A token's text is drawn here, shown once, and sent nowhere: the registry gets its digest. A
+request id makes a change take effect once. A repeated request for a token can't show the first
+text again, which nobody has any more; it gives the same token a new text, and the first one
+stops working.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b, sha256
+from typing import NamedTuple
+
+from ..gatekeeper.identity import OPERATOR, SCOPES
+from ..gatekeeper.messages import AccountInfo, TokenRecord
+from ..gatekeeper.refusals import AccountNotFound
+from ..runtime import limits
+from ..runtime.clock import Clock
+from ..runtime.entropy import Entropy
+from ..runtime.errors import InvalidArgument
+from ..runtime.ids import check_account_id
+from .calls import Caller
+from .identity_cache import IDENTITY, IdentityCache
+
+TOKEN_PREFIX = "tq"
+TOKEN_ID_CHARS = 12
+_SECRET_BYTES = 32
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+class NewToken(NamedTuple):
+    """A token just made, and its text, which is shown this once."""
+
+    record: TokenRecord
+    text: str
+
+
+class Accounts:
+    """The operations.
+
+    Args:
+        caller: for calls to the registry.
+        cache: what this front end knows of it.
+        clock: for expiry.
+        entropy: for ids and secrets.
+    """
+
+    def __init__(
+        self, caller: Caller, cache: IdentityCache, clock: Clock, entropy: Entropy
+    ) -> None:
+        self._caller = caller
+        self._clock = clock
+        self._entropy = entropy
+        self.cache = cache
+
+    async def list_accounts(self) -> list[AccountInfo]:
+        """All accounts, by id."""
+        found = await self.cache.accounts()
+        return sorted(found.values(), key=lambda account: account.id)
+
+    async def get_account(self, account: str) -> AccountInfo:
+        """An account, or `AccountNotFound`."""
+        known = (await self.cache.accounts()).get(account)
+        if known is None:
+            raise AccountNotFound(f"there is no account {account!r:.80}.", {"account": account})
+        return known
+
+    async def create_account(
+        self, account: str | None = None, name: str | None = None, *, request_id: str | None = None
+    ) -> AccountInfo:
+        """Make an account.
+
+        Args:
+            account: its id; None has one made.
+            name: for people; the id if not given.
+            request_id: see the module's description.
+
+        Raises:
+            InvalidId, InvalidArgument, AccountAlreadyExists, TooManyAccounts
+        """
+        request_id = request_id or self._entropy.new_id()
+        if account is None:
+            account = blake2b(f"account/{request_id}".encode(), digest_size=16).hexdigest()
+        check_account_id(account)
+        made: AccountInfo = await self._caller.call(
+            AccountInfo,
+            self._caller.deadline(),
+            IDENTITY,
+            "put_account",
+            account,
+            account if name is None else name,
+            request_id,
+            changes=True,
+        )
+        self.cache.forget()
+        return made
+
+    async def ensure_account(self, account: str) -> AccountInfo:
+        """The account; made if it is missing."""
+        check_account_id(account)
+        made: AccountInfo = await self._caller.call(
+            AccountInfo,
+            self._caller.deadline(),
+            IDENTITY,
+            "ensure_account",
+            account,
+            changes=True,
+        )
+        return made
+
+    async def list_tokens(self, account: str) -> list[TokenRecord]:
+        """The tokens of an account (`*`: operators'), oldest first."""
+        found = [token for token in await self.cache.tokens() if token.account == account]
+        return sorted(found, key=lambda token: (token.created_ms, token.id))
+
+    async def create_token(
+        self,
+        account: str,
+        name: str,
+        scope: str,
+        *,
+        expires_in_ms: int | None = None,
+        request_id: str | None = None,
+    ) -> NewToken:
+        """Make a token of an account (`*`: an operator's).
+
+        Raises:
+            InvalidArgument, AccountNotFound, TooManyTokens
+            RequestIdReused: the request id has made a token of other name or scope.
+        """
+        if scope not in SCOPES:
+            raise InvalidArgument(f"scope is one of {', '.join(SCOPES)}, not {scope!r:.40}.")
+        if account != OPERATOR:
+            check_account_id(account)
+        expires_ms = 0
+        if expires_in_ms is not None:
+            if not limits.TOKEN_LIFE_MIN_MS <= expires_in_ms <= limits.TOKEN_LIFE_MAX_MS:
+                raise InvalidArgument(
+                    f"expires_in is {limits.TOKEN_LIFE_MIN_MS // 1000} s to "
+                    f"{limits.TOKEN_LIFE_MAX_MS // limits.DAY_MS} days."
+                )
+            expires_ms = self._clock.now_ms() + expires_in_ms
+        token_id = _id_of(f"{account}/{request_id or self._entropy.new_id()}")
+        text = f"{TOKEN_PREFIX}_{token_id}_{self._secret()}"
+        record: TokenRecord = await self._caller.call(
+            TokenRecord,
+            self._caller.deadline(),
+            IDENTITY,
+            "put_token",
+            token_id,
+            account,
+            name,
+            scope,
+            sha256(text.encode()).digest(),
+            expires_ms,
+            changes=True,
+        )
+        self.cache.forget()
+        return NewToken(record, text)
+
+    async def revoke_token(self, account: str, token_id: str) -> None:
+        """Revoke a token: refused here at once, and everywhere within a second.
+
+        Raises:
+            TokenNotFound
+        """
+        await self._caller.call(
+            None,
+            self._caller.deadline(),
+            IDENTITY,
+            "revoke_token",
+            account,
+            token_id,
+            changes=True,
+        )
+        self.cache.forget()
+
+    def _secret(self) -> str:
+        """32 random bytes as base-62 digits."""
+        value = int(self._entropy.new_id() + self._entropy.new_id(), 16)
+        return _base62(value, _chars_for(_SECRET_BYTES))
+
+
+def token_id_of(text: bytes) -> str | None:
+    """The id within a token's text; None if it is none of the registry's."""
+    parts = text.split(b"_")
+    if len(parts) != 3 or parts[0] != TOKEN_PREFIX.encode() or len(parts[1]) != TOKEN_ID_CHARS:
+        return None
+    return parts[1].decode("latin-1")
+
+
+def _id_of(seed: str) -> str:
+    digest = int.from_bytes(blake2b(seed.encode(), digest_size=16).digest(), "big")
+    return _base62(digest % 62**TOKEN_ID_CHARS, TOKEN_ID_CHARS)
+
+
+def _chars_for(size: int) -> int:
+    """How many base-62 digits hold `size` bytes."""
+    chars = 0
+    while 62**chars < 256**size:
+        chars += 1
+    return chars
+
+
+def _base62(value: int, chars: int) -> str:
+    digits = []
+    for _ in range(chars):
+        value, rest = divmod(value, 62)
+        digits.append(_DIGITS[rest])
+    return "".join(reversed(digits))

@@ -1,0 +1,200 @@
+"""Identity: the registry of accounts and tokens, one for the whole server.
+
+Of a token only the SHA-256 digest is here: whoever makes it draws its text, keeps it from
+everybody but its owner, and sends id and digest. Each change raises one generation, by which
+front ends keep a snapshot. What is revoked stays for a while as a mark, so that a repeated
+revocation finds its first one done; then it goes, as what has long expired does.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..runtime import limits
+from ..runtime.entity import Context, DurableObject
+from ..runtime.errors import InvalidArgument, RequestIdReused
+from ..runtime.ids import check_account_id
+from ..runtime.tables import Row, Table
+from .messages import IDENTITY_KIND, AccountInfo, IdentitySnapshot, TokenRecord
+from .refusals import (
+    AccountAlreadyExists,
+    AccountNotFound,
+    TokenNotFound,
+    TooManyAccounts,
+    TooManyTokens,
+)
+
+IDENTITY = Table("identity", (("entity", "TEXT"), ("generation", "INTEGER")), key_size=1)
+ACCOUNT_NAMES = Table(
+    "identity_accounts",
+    (
+        ("entity", "TEXT"),
+        ("id", "TEXT"),
+        ("name", "TEXT"),
+        ("created_ms", "INTEGER"),
+        ("request_id", "TEXT"),
+    ),
+    key_size=2,
+)
+TOKENS = Table(
+    "identity_tokens",
+    (
+        ("entity", "TEXT"),
+        ("id", "TEXT"),
+        ("account", "TEXT"),
+        ("name", "TEXT"),
+        ("scope", "TEXT"),
+        ("digest", "BLOB"),
+        ("created_ms", "INTEGER"),
+        ("expires_ms", "INTEGER"),
+        ("revoked_ms", "INTEGER"),
+    ),
+    key_size=2,
+)
+SCOPES = ("read", "write", "admin")
+OPERATOR = "*"
+_DIGEST_BYTES = 32
+
+
+class Identity(DurableObject):
+    """The registry; its key is `root`."""
+
+    KIND = IDENTITY_KIND
+    TABLES = (IDENTITY, ACCOUNT_NAMES, TOKENS)
+
+    def __init__(self, ctx: Context, env: None) -> None:
+        super().__init__(ctx, env)
+        row = ctx.get(IDENTITY, (ctx.ref.key,))
+        self._generation: int = row[1] if row else 0
+        self._accounts = {row[1]: AccountInfo(*row[1:]) for row in self._rows(ACCOUNT_NAMES)}
+        self._tokens = {row[1]: TokenRecord(*row[1:]) for row in self._rows(TOKENS)}
+
+    def snapshot(self, known_generation: int) -> IdentitySnapshot:
+        """All accounts and all tokens that are not revoked; neither if nothing is newer."""
+        if known_generation == self._generation:
+            return IdentitySnapshot(self._generation, None, None)
+        valid = [token for token in self._tokens.values() if not token.revoked_ms]
+        return IdentitySnapshot(self._generation, list(self._accounts.values()), valid)
+
+    def put_account(self, account: str, name: str, request_id: str) -> AccountInfo:
+        """Make an account; the same request again gets the first answer.
+
+        Raises:
+            InvalidId, InvalidArgument, AccountAlreadyExists, TooManyAccounts
+        """
+        check_account_id(account)
+        _check_name(name)
+        known = self._accounts.get(account)
+        if known is not None:
+            if known.request_id == request_id and known.name == name:
+                return known
+            raise AccountAlreadyExists(f"account {account!r} exists.", {"account": account})
+        if len(self._accounts) >= limits.ACCOUNTS_MAX:
+            raise TooManyAccounts(
+                f"there are {limits.ACCOUNTS_MAX} accounts; no more are taken.",
+                {"max": limits.ACCOUNTS_MAX},
+            )
+        made = AccountInfo(account, name, self.ctx.clock.now_ms(), request_id)
+        self.ctx.put(ACCOUNT_NAMES, (self.ctx.ref.key, account, name, made.created_ms, request_id))
+        self._accounts[account] = made
+        self._changed()
+        return made
+
+    def ensure_account(self, account: str) -> AccountInfo:
+        """The account; made if it is missing."""
+        known = self._accounts.get(account)
+        return known if known is not None else self.put_account(account, account, "")
+
+    def put_token(
+        self, token_id: str, account: str, name: str, scope: str, digest: bytes, expires_ms: int
+    ) -> TokenRecord:
+        """Note a token. The same again changes nothing; the same with another digest renews it.
+
+        Raises:
+            InvalidArgument, AccountNotFound, TooManyTokens
+            RequestIdReused: that id is another token's.
+        """
+        _check_name(name)
+        if scope not in SCOPES or len(digest) != _DIGEST_BYTES or not token_id:
+            raise InvalidArgument(f"a token's scope is one of {', '.join(SCOPES)}.")
+        if account != OPERATOR and account not in self._accounts:
+            raise AccountNotFound(f"there is no account {account!r:.80}.")
+        now_ms = self.ctx.clock.now_ms()
+        known = self._tokens.get(token_id)
+        if known is None or known.revoked_ms:
+            self._sweep(now_ms)
+            self._check_room(account)
+            known = None
+        elif (known.account, known.name, known.scope) != (account, name, scope):
+            raise RequestIdReused("the Idempotency-Key has made another token already.")
+        elif known.digest == digest:
+            return known
+        created_ms = now_ms if known is None else known.created_ms
+        record = TokenRecord(token_id, account, name, scope, digest, created_ms, expires_ms, 0)
+        self._write(record)
+        return record
+
+    def revoke_token(self, account: str, token_id: str) -> None:
+        """Revoke a token of an account.
+
+        Raises:
+            TokenNotFound
+        """
+        known = self._tokens.get(token_id)
+        if known is None or known.account != account:
+            raise TokenNotFound(
+                f"account {account!r:.80} has no token {token_id!r:.40}.", {"id": token_id[:40]}
+            )
+        if not known.revoked_ms:
+            now_ms = self.ctx.clock.now_ms()
+            self._sweep(now_ms)
+            self._write(msgspec.structs.replace(known, revoked_ms=now_ms))
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _rows(self, table: Table) -> list[Row]:
+        found: list[Row] = []
+        after = None
+        while rows := self.ctx.scan(
+            table, (self.ctx.ref.key,), after=after, limit=limits.SCAN_ROWS_MAX
+        ):
+            found += rows
+            after = rows[-1][:2]
+        return found
+
+    def _write(self, record: TokenRecord) -> None:
+        values = [getattr(record, name) for name in record.__struct_fields__]
+        self.ctx.put(TOKENS, (self.ctx.ref.key, *values))
+        self._tokens[record.id] = record
+        self._changed()
+
+    def _changed(self) -> None:
+        self.ctx.put(IDENTITY, (self.ctx.ref.key, self._generation + 1))
+        self._generation += 1
+
+    def _check_room(self, account: str) -> None:
+        mine = sum(
+            token.account == account and not token.revoked_ms for token in self._tokens.values()
+        )
+        if mine >= limits.TOKENS_PER_ACCOUNT_MAX or len(self._tokens) >= limits.TOKENS_MAX:
+            raise TooManyTokens(
+                f"account {account!r} has {mine} of {limits.TOKENS_PER_ACCOUNT_MAX} tokens, the "
+                f"server {len(self._tokens)} of {limits.TOKENS_MAX}; revoke some.",
+                {"account": mine, "all": len(self._tokens)},
+            )
+
+    def _sweep(self, now_ms: int) -> None:
+        """Forget what was revoked, or has expired, long ago."""
+        for token in list(self._tokens.values()):
+            revoked = token.revoked_ms and now_ms - token.revoked_ms > limits.TOKEN_REVOKED_KEPT_MS
+            expired = token.expires_ms and now_ms - token.expires_ms > limits.TOKEN_EXPIRED_KEPT_MS
+            if revoked or expired:
+                self.ctx.delete(TOKENS, (self.ctx.ref.key, token.id))
+                del self._tokens[token.id]
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name) <= limits.LABEL_CHARS_MAX or not name.isprintable():
+        raise InvalidArgument(
+            f"a name is 1 to {limits.LABEL_CHARS_MAX} printable characters, not {name!r:.80}."
+        )
