@@ -205,6 +205,15 @@ class Dispatcher:
             paths = self._by_length.setdefault(len(path), {})
             paths.setdefault(path, {})[route.method] = endpoint
 
+    def routes(self) -> list[tuple[tuple[str, ...], Route]]:
+        """All that is served: whole paths, and their routes."""
+        return [
+            (tuple(word.decode() for word in path), endpoint.route)
+            for paths in self._by_length.values()
+            for path, endpoints in paths.items()
+            for endpoint in endpoints.values()
+        ]
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, self._gauge)
         entered = False
