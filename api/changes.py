@@ -11,6 +11,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -174,6 +175,34 @@ class InstanceChanges(ABC):
         works = [one(each, f"{request_id}#{n}") for n, each in enumerate(ids)]
         return await _results_of(ids, works)
 
+    async def change_matching(
+        self,
+        account: str,
+        workflow: str,
+        query: ListQuery,
+        change: Change,
+        *,
+        request_id: str | None = None,
+    ) -> tuple[BatchChanges, str | None]:
+        """Change the next instances that a query finds, each by itself.
+
+        Gives what became of each, and the cursor to what comes after them; None: that was all.
+        Whoever repeats it with the same request id changes none twice.
+        """
+        check_change(change)
+        if query.per_page > limits.CHANGE_BATCH_MAX:
+            raise InvalidArgument(f"at most {limits.CHANGE_BATCH_MAX} are changed at a time.")
+        record = await self._workflow(account, workflow)
+        request_id = self._request_id(request_id)
+        page = await self._lister.page(account, record.uuid, query)
+
+        async def one(instance_id: str) -> str:
+            part = _part_id(request_id, instance_id)
+            return (await self._change(account, record, instance_id, change, part)).status
+
+        ids = [row.id for row in page.rows]
+        return await _results_of(ids, [one(each) for each in ids]), page.cursor(0)
+
     async def delete_many(
         self, account: str, workflow: str, ids: Sequence[str], *, request_id: str | None = None
     ) -> BatchChanges:
@@ -230,6 +259,11 @@ class InstanceChanges(ABC):
             cursor = page.cursor(0)
             if cursor is None:
                 return
+
+
+def _part_id(request_id: str, instance_id: str) -> str:
+    """The request id of one instance's part; ids are longer than a request id may be."""
+    return blake2b(f"{request_id}/{instance_id}".encode(), digest_size=16).hexdigest()
 
 
 async def _results_of(

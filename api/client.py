@@ -21,7 +21,7 @@ from ..engines.durations import Duration, duration_ms
 from ..engines.failures import EventsBufferFull  # noqa: F401 - its code is known by import
 from ..runtime import limits
 from ..runtime.entropy import Entropy
-from ..runtime.ids import check_instance_id, check_workflow_name
+from ..runtime.ids import check_id_prefix, check_instance_id, check_workflow_name
 from . import client_checks as check
 from .changes import BatchChanges, Change
 from .client_admin import AccountsClient, LimitsClient, ScriptsClient, TokensClient
@@ -183,6 +183,38 @@ class Client:
         key = self.new_request_id(request_id)
         return await self.backend.change_many(workflow, found, wanted, key)
 
+    async def change_matching(
+        self,
+        workflow: str,
+        change: str | Change,
+        *,
+        status: str | Iterable[str] = (),
+        prefix: str = "",
+        date_start: str | None = None,
+        date_end: str | None = None,
+        limit: int = limits.CHANGE_BATCH_MAX,
+        request_id: str | None = None,
+    ) -> AsyncIterator[BatchChanges]:
+        """Change all instances that match, `limit` at a time; gives what became of each.
+
+        What is created meanwhile may be left as it is.
+        """
+        check_workflow_name(workflow)
+        wanted, key = check.change(change), self.new_request_id(request_id)
+        check.whole(limit, "limit", 1, limits.CHANGE_BATCH_MAX)
+        matching: dict[str, Any] = {"status": check.statuses(status)}
+        if prefix:
+            matching["prefix"] = check_id_prefix(prefix)
+        for name, date in (("date_start", date_start), ("date_end", date_end)):
+            if date is not None:
+                matching[name] = check.text(date, name, _DAY)
+        body: dict[str, Any] = {"filter": matching, "limit": limit, "cursor": None}
+        while True:
+            done, body["cursor"] = await self.backend.change_matching(workflow, body, wanted, key)
+            yield done
+            if body["cursor"] is None:
+                return
+
     async def delete_instances(
         self, workflow: str, ids: Iterable[str], *, request_id: str | None = None
     ) -> BatchChanges:
@@ -218,8 +250,9 @@ class Client:
         date_end: str | None = None,
         direction: str = "desc",
         per_page: int = limits.PER_PAGE_MAX,
+        prefix: str = "",
     ) -> AsyncIterator[InstanceLine]:
-        """All instances, by creation; each exactly once."""
+        """All instances, by creation (those with a prefix: by id); each exactly once."""
         check_workflow_name(workflow)
         statuses = check.statuses(status)
         check.choice(direction, "direction", ("desc", "asc"))
@@ -227,6 +260,8 @@ class Client:
         filters = {"direction": direction, "per_page": str(per_page)}
         if statuses:
             filters["status"] = ",".join(statuses)
+        if prefix:
+            filters["prefix"] = check_id_prefix(prefix)
         if date_start is not None:
             filters["date_start"] = check.text(date_start, "date_start", _DAY)
         if date_end is not None:

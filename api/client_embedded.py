@@ -25,7 +25,8 @@ from .client_values import (
     StepOutputStatus,
     WorkflowSummary,
 )
-from .requests import parse_list
+from .listing import ListQuery
+from .requests import parse_list, parse_statuses
 from .service import ControlPlane, NewInstance
 from .watched import InstanceEvents, Waiting
 
@@ -108,6 +109,15 @@ class EmbeddedBackend:
     ) -> BatchChanges:
         return await self._plane.change_many(
             self._account, workflow, ids, change, request_id=request_id
+        )
+
+    async def change_matching(
+        self, workflow: str, body: Mapping[str, Any], change: Change, request_id: str
+    ) -> tuple[BatchChanges, str | None]:
+        asked = parse_statuses(_encode({**body, "status": change.change}))
+        assert isinstance(asked.which, ListQuery)
+        return await self._plane.change_matching(
+            self._account, workflow, asked.which, change, request_id=request_id
         )
 
     async def delete(self, workflow: str, instance_id: str, request_id: str) -> None:

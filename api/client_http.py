@@ -64,6 +64,7 @@ class _Changed(msgspec.Struct, frozen=True):
 class _Changes(msgspec.Struct, frozen=True):
     changed: list[_IdAndStatus]
     errors: list[ItemError]
+    cursor: str | None = None
 
 
 class _Deletions(msgspec.Struct, frozen=True):
@@ -194,6 +195,15 @@ class HttpBackend:
         body = msgspec.json.encode({"instances": ids, **_change_body(change)})
         found = await self._call(_Changes, "POST", path, body, request_id)
         return BatchChanges([(each.id, each.status) for each in found.changed], found.errors)
+
+    async def change_matching(
+        self, workflow: str, body: Mapping[str, Any], change: Change, request_id: str
+    ) -> tuple[BatchChanges, str | None]:
+        path = f"/{workflow}/instances/batch/status"
+        raw = msgspec.json.encode({**body, **_change_body(change)})
+        found = await self._call(_Changes, "POST", path, raw, request_id)
+        done = BatchChanges([(each.id, each.status) for each in found.changed], found.errors)
+        return done, found.cursor
 
     async def delete(self, workflow: str, instance_id: str, request_id: str) -> None:
         await self._call(Any, "DELETE", _instance(workflow, instance_id), None, request_id)

@@ -4,6 +4,8 @@ A cursor is a position `(created_ms, id)` bound to account, workflow, filters an
 it each instance is shown exactly once, however many are created meanwhile. A cursor that was
 tampered with, or comes from another list, is refused.
 
+With `prefix` a list holds the ids that begin with it, in the order of ids, and costs what it shows.
+
 A page by number is found by walking from the nearest known position (the ends of recently served
 pages are kept, so asking for page after page does not walk), bounded by `PAGE_WALK_ROWS_MAX` rows.
 If a cursor comes along, it says where page 1 begins. That is what Cloudflare's SDK needs: given a
@@ -28,7 +30,7 @@ from ..engines.views import IndexRow, PageRequest
 from ..runtime import limits
 from ..runtime.codec import pack
 from ..runtime.errors import InvalidArgument
-from ..runtime.ids import EntityRef, Placement, check_instance_id
+from ..runtime.ids import EntityRef, Placement, check_id_prefix, check_instance_id
 from .calls import Caller
 
 STATUSES = (
@@ -58,6 +60,7 @@ class ListQuery(msgspec.Struct, frozen=True):
         per_page: rows of a page.
         page: number of the page, from 1, counted from the cursor if there is one.
         cursor: from an earlier page.
+        prefix: only ids that begin with it, in the order of ids instead of creation.
     """
 
     statuses: tuple[str, ...] = ()
@@ -67,6 +70,7 @@ class ListQuery(msgspec.Struct, frozen=True):
     per_page: int = limits.PER_PAGE_DEFAULT
     page: int | None = None
     cursor: str | None = None
+    prefix: str = ""
 
     def check(self) -> None:
         """Refuse what is out of range (`InvalidArgument`)."""
@@ -80,6 +84,8 @@ class ListQuery(msgspec.Struct, frozen=True):
             raise InvalidArgument(f"per_page must be 1 to {limits.PER_PAGE_MAX}.")
         if self.page is not None and not 1 <= self.page < 2**53:
             raise InvalidArgument("page must be 1 or more.")
+        if self.prefix:
+            check_id_prefix(self.prefix)
 
 
 class InstancePage(msgspec.Struct, frozen=True):
@@ -172,6 +178,14 @@ class _Positions:
         return kept[1]
 
 
+def _by_creation(row: IndexRow) -> tuple[int, str]:
+    return row.created_ms, row.id
+
+
+def _by_id(row: IndexRow) -> tuple[int, str]:
+    return 0, row.id
+
+
 class Lister:
     """Lists instances over all data shards.
 
@@ -191,7 +205,7 @@ class Lister:
         deadline = self._caller.deadline()
         now = asyncio.get_running_loop().time()
         filters = (sorted(query.statuses), query.since_ms, query.until_ms, query.newest_first)
-        scope = pack((account, workflow_uuid, filters))
+        scope = pack((account, workflow_uuid, filters, *([query.prefix] * bool(query.prefix))))
         base = PageRequest(
             account,
             workflow_uuid,
@@ -201,6 +215,7 @@ class Lister:
             sorted(set(query.statuses)),
             query.since_ms,
             query.until_ms,
+            query.prefix,
         )
         after: Position | None = None
         total: int | None = None
@@ -254,7 +269,6 @@ class Lister:
         pages: list[list[IndexRow]] = await asyncio.gather(*calls)
         if len(pages) == 1:
             return pages[0][:limit]
-        merged = heapq.merge(
-            *pages, key=lambda row: (row.created_ms, row.id), reverse=base.newest_first
-        )
+        key = _by_id if base.prefix else _by_creation
+        merged = heapq.merge(*pages, key=key, reverse=base.newest_first)
         return list(islice(merged, limit))

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..runtime import limits
-from . import shapes, watched
+from . import openapi_examples as examples
+from . import shapes, version_shapes, watched
 from .changes import STATUS_CHANGES
 from .listing import STATUSES
 from .requests import CreateBody, IdsBody, StatusBody, StatusesBody
 
 _REF = "#/components/schemas/{name}"
 _BASE = "/client/v4/accounts/{account_id}/workflows"
-_UUID = "0b6f9f7e-5a5b-4a4e-9d39-3f1f7b1d2c11"
-_TIME = "2026-01-31T12:00:00.123Z"
 
 Json = dict[str, Any]
 
@@ -65,103 +64,6 @@ _FILTER = _text(
 _LIMIT = _number(
     "Events of a page.", minimum=1, maximum=limits.EVENTS_PAGE_MAX, default=limits.EVENTS_PAGE_MAX
 )
-_EVENT_EXAMPLE = {
-    "eventId": 3,
-    "instanceId": "order-42",
-    "type": "step_started",
-    "timestamp": 1769860800123,
-    "stepName": "charge-1",
-}
-_WAITING_EXAMPLE = {
-    "id": "order-42",
-    "status": "waiting",
-    "since": _TIME,
-    "reasons": [
-        {
-            "kind": "event",
-            "name": "approval-1",
-            "since": _TIME,
-            "due": _TIME,
-            "event_type": "approval",
-            "attempt": None,
-            "error": None,
-        }
-    ],
-    "more": 0,
-    "slot": None,
-    "buffered": [{"type": "aproval", "count": 1, "oldest": _TIME, "awaited": False}],
-    "in_memory": False,
-    "version_id": _UUID,
-    "code_changed": False,
-}
-_WORKFLOW_EXAMPLE = {
-    "id": "5f0c2b7f3c1e4d55a1c4c9f7a1b2c3d4",
-    "name": "orders",
-    "class_name": "Orders",
-    "script_name": "shop",
-    "created_on": _TIME,
-    "modified_on": _TIME,
-    "triggered_on": None,
-    "instances": dict.fromkeys(STATUSES, 0) | {"complete": 12},
-    "version_id": _UUID,
-}
-_CREATED_EXAMPLE = {
-    "id": "order-42",
-    "status": "queued",
-    "version_id": _UUID,
-    "workflow_id": _WORKFLOW_EXAMPLE["id"],
-    "trigger_source": "api",
-}
-_LISTED_EXAMPLE = {
-    "id": "order-42",
-    "status": "complete",
-    "created_on": _TIME,
-    "started_on": _TIME,
-    "ended_on": _TIME,
-    "modified_on": _TIME,
-    "version_id": _UUID,
-    "workflow_id": _WORKFLOW_EXAMPLE["id"],
-    "trigger_source": "api",
-}
-_DETAIL_EXAMPLE = {
-    "id": "order-42",
-    "run_id": "9f7c1f0e6b1d4f0d8f6c7b5a4e3d2c1b",
-    "workflow_id": _WORKFLOW_EXAMPLE["id"],
-    "status": "complete",
-    "params": {"order": 42},
-    "trigger": {"source": "api"},
-    "versionId": _UUID,
-    "queued": _TIME,
-    "start": _TIME,
-    "end": _TIME,
-    "success": True,
-    "error": None,
-    "output": {"charged": True},
-    "rollback": None,
-    "step_count": 1,
-    "steps": [
-        {
-            "type": "step",
-            "name": "charge-1",
-            "start": _TIME,
-            "end": _TIME,
-            "success": True,
-            "output": {"charged": True},
-            "error": None,
-            "attempts": [{"start": _TIME, "end": _TIME, "success": True, "error": None}],
-            "attempts_total": 1,
-            "config": {
-                "retries": {"limit": 5, "delay": 10_000, "backoff": "exponential"},
-                "timeout": 600_000,
-            },
-            "retry_at": None,
-        }
-    ],
-    "created_on": _TIME,
-    "modified_on": _TIME,
-    "code_changed": False,
-    "continued": 0,
-}
 
 OPERATIONS = (
     Operation(
@@ -170,7 +72,7 @@ OPERATIONS = (
         "listWorkflows",
         "List the account's workflows by name.",
         shapes.WorkflowShape,
-        [_WORKFLOW_EXAMPLE],
+        [examples.WORKFLOW],
         {
             "page": _PAGE,
             "per_page": _PER_PAGE,
@@ -184,7 +86,36 @@ OPERATIONS = (
         "getWorkflow",
         "Get a workflow.",
         shapes.WorkflowShape,
-        _WORKFLOW_EXAMPLE,
+        examples.WORKFLOW,
+        {},
+    ),
+    Operation(
+        "get",
+        "/{workflow_name}/versions",
+        "listVersions",
+        "List a workflow's versions, newest first.",
+        version_shapes.VersionShape,
+        [examples.VERSION],
+        {"page": _PAGE, "per_page": _PER_PAGE},
+        listed=True,
+    ),
+    Operation(
+        "get",
+        "/{workflow_name}/versions/{version_id}",
+        "getVersion",
+        "Get a version of a workflow.",
+        version_shapes.VersionShape,
+        examples.VERSION,
+        {},
+    ),
+    Operation(
+        "get",
+        "/{workflow_name}/versions/{version_id}/graph",
+        "getVersionGraph",
+        "Get a version with the graph of its steps, as read from its source; `graph` is null where "
+        "the source is not at hand.",
+        version_shapes.VersionGraphShape,
+        {**examples.VERSION, "graph": examples.GRAPH},
         {},
     ),
     Operation(
@@ -193,7 +124,7 @@ OPERATIONS = (
         "createInstance",
         "Create an instance; with `wait`, answer when it has ended.",
         (shapes.Created, shapes.CreatedAndWaited),
-        _CREATED_EXAMPLE,
+        examples.CREATED,
         {"wait": _WAIT},
         body=CreateBody,
         body_example={"instance_id": "order-42", "params": {"order": 42}},
@@ -206,7 +137,7 @@ OPERATIONS = (
         "List instances. With `cursor` each is shown exactly once; no `cursor` in result_info: "
         "the end. `total_count` is a lower bound where dates filter.",
         shapes.Listed,
-        [_LISTED_EXAMPLE],
+        [examples.LISTED],
         {
             "cursor": _text("`result_info.cursor` of the page before; `page` counts from it."),
             "page": _PAGE,
@@ -215,6 +146,7 @@ OPERATIONS = (
             "date_start": _text("Created at or after.", format="date-time"),
             "date_end": _text("Created at or before.", format="date-time"),
             "direction": _text("By creation.", enum=["desc", "asc"], default="desc"),
+            "prefix": _text("Only ids that begin so; in the order of ids.", examples=["folder/7/"]),
         },
         listed=True,
     ),
@@ -222,10 +154,10 @@ OPERATIONS = (
         "post",
         "/{workflow_name}/instances/batch",
         "createInstances",
-        f"Create up to {limits.CREATE_BATCH_MAX} instances. Ids in use are left as they are and "
-        "named in `messages`; one malformed item refuses the whole batch.",
+        f"Create up to {limits.CREATE_BATCH_MAX} instances. Ids in use (10405), and those that are "
+        "in the batch twice (10415), are named in `messages`; one malformed item refuses it all.",
         list[shapes.Created],
-        [_CREATED_EXAMPLE],
+        [examples.CREATED],
         {},
         body=list[CreateBody],
         body_example=[{"instance_id": "order-42", "params": {"order": 42}}],
@@ -237,7 +169,7 @@ OPERATIONS = (
         "getInstance",
         "Get an instance with its steps; with `wait`, when it has ended.",
         shapes.Detail,
-        _DETAIL_EXAMPLE,
+        examples.DETAIL,
         {
             "order": _text("Order of steps.", enum=["asc", "desc"], default="asc"),
             "simple": _text("`true`: without steps.", enum=["false", "true"], default="false"),
@@ -274,9 +206,10 @@ OPERATIONS = (
         "post",
         "/{workflow_name}/instances/batch/status",
         "changeStatuses",
-        f"Change the status of up to {limits.CHANGE_BATCH_MAX} instances, each by itself.",
+        f"Change the status of up to {limits.CHANGE_BATCH_MAX} instances, each by itself: of those "
+        "named, or of the next ones that a filter finds; then `cursor` leads on until it is null.",
         shapes.StatusesChanged,
-        {"changed": [{"id": "order-42", "status": "paused"}], "errors": []},
+        {"changed": [{"id": "order-42", "status": "paused"}], "errors": [], "cursor": None},
         {},
         body=StatusesBody,
         body_example={"instances": ["order-42"], "status": "pause"},
@@ -297,7 +230,7 @@ OPERATIONS = (
         "changeStatus",
         f"Change an instance's status. Supported: {', '.join(STATUS_CHANGES)}.",
         shapes.StatusChanged,
-        {"status": "terminated", "timestamp": _TIME},
+        {"status": "terminated", "timestamp": examples.TIME},
         {},
         body=StatusBody,
         body_example={"status": "terminate"},
@@ -309,7 +242,7 @@ OPERATIONS = (
         "getEvents",
         "A page of what has happened to an instance; with `wait`, as soon as something has.",
         watched.InstanceEvents,
-        {"events": [_EVENT_EXAMPLE], "cursor": 3, "ended": False},
+        {"events": [examples.EVENT], "cursor": 3, "ended": False},
         {"cursor": _CURSOR, "filter": _FILTER, "limit": _LIMIT, "wait": _WAIT},
     ),
     Operation(
@@ -319,7 +252,7 @@ OPERATIONS = (
         "What has happened to an instance, then what happens, as server-sent events until it "
         "has ended. The data of each is an event; 204: there is nothing (more) to come.",
         watched.InstanceEvent,
-        _EVENT_EXAMPLE,
+        examples.EVENT,
         {"cursor": _CURSOR, "filter": _FILTER},
         streamed=True,
     ),
@@ -344,7 +277,7 @@ OPERATIONS = (
         "getWaiting",
         "Why an instance does not go on, and which events it was sent that no wait asks for.",
         watched.Waiting,
-        _WAITING_EXAMPLE,
+        examples.WAITING,
         {},
     ),
     Operation(
@@ -353,7 +286,7 @@ OPERATIONS = (
         "sendEvent",
         "Send an event; the body is its payload, any JSON or nothing.",
         shapes.EventSent,
-        {"instanceId": "order-42", "timestamp": _TIME},
+        {"instanceId": "order-42", "timestamp": examples.TIME},
         {},
         body=Any,
         body_example={"approved": True},
@@ -366,6 +299,7 @@ _PATH_WORDS = {
     "workflow_name": ("The workflow's name.", "orders"),
     "instance_id": ("The instance's id, percent-encoded (`/` is `%2F`).", "folder%2F7%2Fsync"),
     "event_type": ("The event's type.", "approval"),
+    "version_id": ("A version's id.", examples.UUID),
 }
 _ERRORS = {
     "400": ("The request is refused; nothing was changed.", 10101, "request.invalid_argument"),
@@ -465,7 +399,7 @@ def _parameters(op: Operation) -> list[Json]:
                 "description": "Names the request: sent again it takes effect once and gets the "
                 "first answer.",
                 "schema": {"type": "string", "maxLength": limits.REQUEST_ID_CHARS_MAX},
-                "example": _UUID,
+                "example": examples.UUID,
             }
         )
     return made

@@ -61,10 +61,32 @@ class IdsBody(msgspec.Struct, forbid_unknown_fields=True):
     instances: list[str]
 
 
-class StatusesBody(StatusBody, kw_only=True):
-    """A status change of several instances."""
+class FilterBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Which instances: all of these hold. Statuses with commas between, or as a list."""
 
-    instances: list[str]
+    status: str | list[str] = ""
+    prefix: str = ""
+    date_start: str | None = None
+    date_end: str | None = None
+
+
+class StatusesBody(StatusBody, kw_only=True):
+    """A status change of several instances: those of `instances`, or those that `filter` finds.
+
+    By a filter at most `limit` are looked at; `cursor` of the answer leads to the next ones.
+    """
+
+    instances: list[str] | None = None
+    filter: FilterBody | None = None
+    cursor: str | None = None
+    limit: int = limits.CHANGE_BATCH_MAX
+
+
+class StatusesAsked(msgspec.Struct, frozen=True):
+    """A change of the instances with these ids, or of those that a query finds."""
+
+    which: list[str] | ListQuery
+    change: Change
 
 
 _create_decoder = msgspec.json.Decoder(CreateBody)
@@ -151,10 +173,35 @@ def parse_status(body: bytes) -> Change:
     return Change(found.status, found.rollback, found.from_)
 
 
-def parse_statuses(body: bytes) -> tuple[list[str], Change]:
+def parse_statuses(body: bytes) -> StatusesAsked:
     """The body of a status change of several instances."""
-    found = decode(_statuses_decoder, body, ("instances", *_STATUS_FIELDS))
-    return found.instances, Change(found.status, found.rollback, found.from_)
+    known = ("instances", "filter", "cursor", "limit", *_STATUS_FIELDS)
+    found = decode(_statuses_decoder, body, known)
+    if (found.instances is None) == (found.filter is None):
+        raise InvalidArgument(
+            "give either instances (a list of ids) or filter (for example "
+            '{"status": "queued", "prefix": "folder/7/"}).'
+        )
+    change = Change(found.status, found.rollback, found.from_)
+    if found.filter is None:
+        return StatusesAsked(found.instances or [], change)
+    return StatusesAsked(_filtered(found.filter, found.limit, found.cursor), change)
+
+
+def _filtered(given: FilterBody, limit: int, cursor: str | None) -> ListQuery:
+    if not 1 <= limit <= limits.CHANGE_BATCH_MAX:
+        raise InvalidArgument(f"limit must be 1 to {limits.CHANGE_BATCH_MAX}.")
+    statuses = given.status if isinstance(given.status, list) else _words(given.status)
+    until = _instant(given.date_end, "date_end")
+    return ListQuery(
+        statuses=tuple(statuses),
+        since_ms=_instant(given.date_start, "date_start"),
+        until_ms=None if until is None else until + 1,
+        newest_first=False,
+        per_page=limit,
+        cursor=cursor or None,
+        prefix=given.prefix,
+    )
 
 
 def parse_ids(body: bytes) -> list[str]:
@@ -226,12 +273,19 @@ def parse_choice(query: dict[str, str], name: str, choices: tuple[str, ...]) -> 
 
 def parse_words(query: dict[str, str], name: str) -> tuple[str, ...]:
     """Words with commas between them."""
-    return tuple(word.strip() for word in query.get(name, "").split(",") if word.strip())
+    return _words(query.get(name, ""))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def parse_instant(query: dict[str, str], name: str) -> int | None:
     """An ISO 8601 instant as milliseconds; without a zone it is UTC."""
-    text = query.get(name)
+    return _instant(query.get(name), name)
+
+
+def _instant(text: str | None, name: str) -> int | None:
     if text is None:
         return None
     try:
@@ -253,6 +307,7 @@ LIST_PARAMETERS = (
     "date_start",
     "date_end",
     "direction",
+    "prefix",
 )
 
 
@@ -269,6 +324,7 @@ def parse_list(raw: bytes) -> ListQuery:
         per_page=parse_int(query, "per_page", None) or _default_per_page(query),
         page=parse_int(query, "page", None),
         cursor=query.get("cursor") or None,
+        prefix=query.get("prefix", ""),
     )
 
 

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 from ..engines.views import EventPage
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument, Overloaded, ShardUnavailable
-from . import requests, shapes, watching_shapes
+from . import requests, shapes, version_shapes, watching_shapes
 from .auth import READ, WRITE
 from .content_http import Content
 from .dispatch_http import ACCOUNT, ClientGone, Request, Route, Send, Streamed
+from .listing import ListQuery
 from .service import ControlPlane
 from .subscribe_http import EventStream
 
@@ -29,6 +30,9 @@ _WATCH_AFTER_S = 0.25
 ROUTES = (
     Route("GET", ("workflows",), "list_workflows", READ),
     Route("GET", ("workflows", "{}"), "get_workflow", READ),
+    Route("GET", ("workflows", "{}", "versions"), "list_versions", READ),
+    Route("GET", ("workflows", "{}", "versions", "{}"), "get_version", READ),
+    Route("GET", ("workflows", "{}", "versions", "{}", "graph"), "get_graph", READ),
     Route("POST", ("workflows", "{}", "instances"), "create_instance", WRITE),
     Route("GET", ("workflows", "{}", "instances"), "list_instances", READ),
     Route("POST", ("workflows", "{}", "instances", "batch"), "create_instances", WRITE),
@@ -72,8 +76,7 @@ class Routes:
 
     async def _list_workflows(self, request: Request) -> bytes:
         query = requests.parse_query(request.query, ("page", "per_page", "search"))
-        page = requests.parse_int(query, "page", 1) or 0
-        per_page = requests.parse_int(query, "per_page", limits.PER_PAGE_DEFAULT) or 0
+        page, per_page = requests.parse_page(query)
         found, total = await self._plane.list_workflows(
             request.account, search=query.get("search", ""), page=page, per_page=per_page
         )
@@ -84,6 +87,26 @@ class Routes:
         requests.parse_query(request.query, ())
         found = await self._plane.get_workflow(request.account, request.words[0])
         return shapes.answer(shapes.workflow_shape(found))
+
+    async def _list_versions(self, request: Request) -> bytes:
+        page, per_page = requests.parse_page(
+            requests.parse_query(request.query, ("page", "per_page"))
+        )
+        found, total = await self._plane.versions.page(
+            request.account, request.words[0], page=page, per_page=per_page
+        )
+        info = shapes.list_info(len(found), per_page, total, page, None)
+        return shapes.answer_list([version_shapes.version_shape(each) for each in found], info)
+
+    async def _get_version(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        found = await self._plane.versions.get(request.account, *request.words)
+        return shapes.answer(version_shapes.version_shape(found))
+
+    async def _get_graph(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        found = await self._plane.versions.get(request.account, *request.words)
+        return shapes.answer(version_shapes.version_graph_shape(found))
 
     async def _create_instance(self, request: Request) -> bytes:
         wait_ms = _wait_of(requests.parse_query(request.query, ("wait",)))
@@ -142,9 +165,15 @@ class Routes:
 
     async def _change_statuses(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
-        ids, change = requests.parse_statuses(await request.body())
+        asked = requests.parse_statuses(await request.body())
+        account, workflow = request.account, request.words[0]
+        if isinstance(asked.which, ListQuery):
+            done, cursor = await self._plane.change_matching(
+                account, workflow, asked.which, asked.change, request_id=request.key
+            )
+            return shapes.answer(shapes.statuses_changed(done, cursor))
         done = await self._plane.change_many(
-            request.account, request.words[0], ids, change, request_id=request.key
+            account, workflow, asked.which, asked.change, request_id=request.key
         )
         return shapes.answer(shapes.statuses_changed(done))
 

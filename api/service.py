@@ -48,6 +48,7 @@ from .calls import Caller, RouterPort
 from .changes import InstanceChanges
 from .identity_cache import IdentityCache
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
+from .versions import Versions
 from .watching import Watching
 
 _PROBED_ACCOUNT = "default"
@@ -71,17 +72,22 @@ class NewInstance(msgspec.Struct, frozen=True):
 
 
 class BatchResult(msgspec.Struct, frozen=True):
-    """What a batch did: instances made (in the batch's order), ids that were in use before."""
+    """What a batch did: instances made (in the batch's order), ids that were in use before.
+
+    `repeated` are ids that stand in the batch more than once; the first of each counts.
+    """
 
     created: list[InstanceView]
     existing: list[str]
+    repeated: list[str]
 
 
 class WorkflowInfo(msgspec.Struct, frozen=True):
-    """A workflow and how many instances it has, by status."""
+    """A workflow, how many instances it has by status, and when the newest of them was made."""
 
     record: WorkflowRecord
     counts: dict[str, int]
+    triggered_ms: int | None
 
 
 class InstanceList(msgspec.Struct, frozen=True):
@@ -122,6 +128,7 @@ class ControlPlane(InstanceChanges):
         self.accounts = Accounts(self._caller, IdentityCache(self._caller), clock, entropy)
         self._lister = Lister(self._caller, placement)
         self.watching = Watching(self._caller, self._workflow)
+        self.versions = Versions(self._caller, self._workflow)
         self._clearing = {}
 
     async def close(self) -> None:
@@ -141,17 +148,25 @@ class ControlPlane(InstanceChanges):
         ListQuery(page=page, per_page=per_page).check()
         found = [r for r in await self._cache.workflows(account) if search in r.name]
         shown = found[(page - 1) * per_page : page * per_page]
-        deadline = self._caller.deadline()
-        counts = await asyncio.gather(*(self._counts(account, r.uuid, deadline) for r in shown))
-        return [WorkflowInfo(r, c) for r, c in zip(shown, counts, strict=True)], len(found)
+        infos = await asyncio.gather(*(self._workflow_info(account, each) for each in shown))
+        return infos, len(found)
 
     async def get_workflow(self, account: str, workflow: str) -> WorkflowInfo:
         """A workflow, or `WorkflowNotFound`."""
         record = await self._workflow(account, workflow)
-        counts = await self._counts(account, record.uuid, self._caller.deadline())
-        return WorkflowInfo(record, counts)
+        return await self._workflow_info(account, record)
 
-    async def _counts(self, account: str, uuid: str, deadline: float) -> dict[str, int]:
+    async def _workflow_info(self, account: str, record: WorkflowRecord) -> WorkflowInfo:
+        counts, newest = await asyncio.gather(
+            self._counts(account, record.uuid, self._caller.deadline()),
+            self._lister.page(account, record.uuid, ListQuery(per_page=1)),
+        )
+        triggered_ms = newest.rows[0].created_ms if newest.rows else None
+        return WorkflowInfo(record, counts, triggered_ms)
+
+    async def _counts(
+        self, account: str, uuid: str, deadline: float, prefix: str = ""
+    ) -> dict[str, int]:
         totals = dict.fromkeys(STATUSES, 0)
         calls: Iterator[Awaitable[dict[str, int]]] = (
             self._caller.call(
@@ -161,6 +176,7 @@ class ControlPlane(InstanceChanges):
                 "counts",
                 account,
                 uuid,
+                *([prefix] if prefix else []),
             )
             for shard in self.placement.data_names()
         )
@@ -230,10 +246,11 @@ class ControlPlane(InstanceChanges):
         request_id = self._request_id(request_id)
         seen: set[str] = set()
         existing: list[str] = []
+        repeated: list[str] = []
         work: list[tuple[NewInstance, str]] = []
         for index, new in enumerate(instances):
             if new.instance_id is not None and new.instance_id in seen:
-                existing.append(new.instance_id)
+                repeated.append(new.instance_id)
                 continue
             seen.add(new.instance_id or "")
             work.append((new, f"{request_id}#{index}"))
@@ -249,7 +266,7 @@ class ControlPlane(InstanceChanges):
                 existing.append(new.instance_id or "")
             else:
                 raise result
-        return BatchResult(created, existing)
+        return BatchResult(created, existing, repeated)
 
     async def _create(
         self,
@@ -300,7 +317,7 @@ class ControlPlane(InstanceChanges):
             return max(shown, page.total)
         if query.since_ms is not None or query.until_ms is not None:
             return shown
-        counts = await self._counts(account, uuid, self._caller.deadline())
+        counts = await self._counts(account, uuid, self._caller.deadline(), query.prefix)
         return max(shown, sum(counts.get(status, 0) for status in set(query.statuses or STATUSES)))
 
     async def get_instance(

@@ -226,10 +226,11 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class StatusesChanged(msgspec.Struct, frozen=True):
-    """What a batch changed, and what not."""
+    """What a batch changed, and what not; by a filter: `cursor` to the next ones, or null."""
 
     changed: list[Changed]
     errors: list[Refused]
+    cursor: str | None
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -246,7 +247,10 @@ class EventSent(msgspec.Struct, frozen=True):
 
 
 class WorkflowShape(msgspec.Struct, frozen=True):
-    """A workflow. `instances` counts by status; counts stop at a bound and are then minima."""
+    """A workflow. `instances` counts by status; counts stop at a bound and are then minima.
+
+    `triggered_on` is when the newest instance that is still kept was made.
+    """
 
     id: str
     name: str
@@ -346,9 +350,9 @@ def instances_deleted(done: BatchChanges) -> InstancesDeleted:
     return InstancesDeleted([Deleted(each) for each, _ in done.changed], _refused(done))
 
 
-def statuses_changed(done: BatchChanges) -> StatusesChanged:
+def statuses_changed(done: BatchChanges, cursor: str | None = None) -> StatusesChanged:
     """What a batch changed."""
-    return StatusesChanged([Changed(*each) for each in done.changed], _refused(done))
+    return StatusesChanged([Changed(*each) for each in done.changed], _refused(done), cursor)
 
 
 def _refused(done: BatchChanges) -> list[Refused]:
@@ -364,6 +368,10 @@ def answer_batch(result: BatchResult) -> bytes:
     messages = [
         {"code": 10405, "message": f"instance {instance_id!r} exists already; left as it is."}
         for instance_id in result.existing
+    ]
+    messages += [
+        {"code": 10415, "message": f"instance {instance_id!r} is in the batch twice; made once."}
+        for instance_id in result.repeated
     ]
     body = _encode([created(view) for view in result.created])
     told = _encode(messages)
@@ -489,7 +497,7 @@ def workflow_shape(info: WorkflowInfo) -> WorkflowShape:
         record.script_name,
         iso(record.created_ms),
         iso(record.modified_ms),
-        None,
+        _iso_or_none(info.triggered_ms),
         info.counts,
         record.version_id,
     )

@@ -51,6 +51,7 @@ from .codecs import Given, codecs_of
 from .embedded_shard import EmbeddedShard
 from .service import ControlPlane
 from .shards import OpenShard, ShardSettings, open_shard, settled
+from .sources import sources_of
 
 DEFAULT_ACCOUNT = "default"
 
@@ -135,6 +136,7 @@ class Runtime:
             [d.name for d in app.definitions if d.payload_type is not Any] if app else []
         )
         self._app = app
+        self.control_plane.versions.sources = sources_of(app.definitions if app else ())
 
     def client(self, account: str = DEFAULT_ACCOUNT) -> Client:
         """The SDK client, without HTTP."""

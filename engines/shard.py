@@ -30,6 +30,11 @@ _COUNTS = Query(
     "SELECT status, count(*) FROM (SELECT status FROM instances INDEXED BY instances_by_creation"
     " WHERE workflow_uuid = ? AND entity >= ? AND entity < ? LIMIT ?) GROUP BY status",
 )
+_COUNTS_OF_IDS = Query(
+    "instances by status, of some ids",
+    "SELECT status, count(*) FROM (SELECT status FROM instances"
+    " WHERE +workflow_uuid = ? AND entity >= ? AND entity < ? LIMIT ?) GROUP BY status",
+)
 
 
 class EngineShard(DurableObject):
@@ -72,10 +77,12 @@ class EngineShard(DurableObject):
         rows = await self.env.store.query(query, params)
         return [IndexRow(row[0][len(prefix) :], *row[1:]) for row in rows]
 
-    async def counts(self, account: str, workflow_uuid: str) -> dict[str, int]:
-        """Instances by status, of the first COUNT_ROWS_MAX of this shard."""
-        first, end = _range_of(f"{account}/{workflow_uuid}/")
-        rows = await self.env.store.query(_COUNTS, (workflow_uuid, first, end, COUNT_ROWS_MAX))
+    async def counts(self, account: str, workflow_uuid: str, id_prefix: str = "") -> dict[str, int]:
+        """Instances by status, of the first COUNT_ROWS_MAX of this shard (with such an id)."""
+        first, end = _range_of(f"{account}/{workflow_uuid}/{id_prefix}")
+        rows = await self.env.store.query(
+            _COUNTS_OF_IDS if id_prefix else _COUNTS, (workflow_uuid, first, end, COUNT_ROWS_MAX)
+        )
         return dict(rows)
 
     def _engine(self, key: str) -> Engine:
@@ -102,14 +109,15 @@ def _range_of(prefix: str) -> tuple[str, str]:
 
 
 def _page_query(request: PageRequest, prefix: str) -> tuple[Query, tuple[object, ...]]:
-    first, end = _range_of(prefix)
-    conditions = ["workflow_uuid = ?", "entity >= ?", "entity < ?"]
+    first, end = _range_of(prefix + request.prefix)
+    by_id = bool(request.prefix)  # few of many: the rows are found by their key, and so ordered
+    conditions = [f"{'+' * by_id}workflow_uuid = ?", "entity >= ?", "entity < ?"]
     params: list[object] = [request.workflow_uuid, first, end]
     if request.after is not None:
         created_ms, instance_id = request.after
         sign = "<" if request.newest_first else ">"
-        conditions.append(f"(created_ms, entity) {sign} (?, ?)")
-        params += [created_ms, prefix + instance_id]
+        conditions.append(f"entity {sign} ?" if by_id else f"(created_ms, entity) {sign} (?, ?)")
+        params += [prefix + instance_id] if by_id else [created_ms, prefix + instance_id]
     if request.since_ms is not None:
         conditions.append("created_ms >= ?")
         params.append(request.since_ms)
@@ -120,9 +128,10 @@ def _page_query(request: PageRequest, prefix: str) -> tuple[Query, tuple[object,
         conditions.append(f"status IN ({', '.join('?' * len(request.statuses))})")
         params += request.statuses
     order = "DESC" if request.newest_first else "ASC"
+    index = "" if by_id else "INDEXED BY instances_by_creation"
+    columns = f"entity {order}" if by_id else f"created_ms {order}, entity {order}"
     sql = (
-        f"SELECT {_COLUMNS} FROM instances INDEXED BY instances_by_creation"
-        f" WHERE {' AND '.join(conditions)}"
-        f" ORDER BY created_ms {order}, entity {order} LIMIT ?"
+        f"SELECT {_COLUMNS} FROM instances {index}"
+        f" WHERE {' AND '.join(conditions)} ORDER BY {columns} LIMIT ?"
     )
     return Query("page of instances", sql), (*params, request.limit)

@@ -271,6 +271,7 @@ class PageRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
         limit: rows at most.
         statuses: only these; empty: all.
         since_ms, until_ms: bounds on `created_ms` (inclusive, exclusive); None: open.
+        prefix: only ids that begin with it; the page is then in the order of ids.
     """
 
     account: str
@@ -281,6 +282,7 @@ class PageRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     statuses: list[str]
     since_ms: int | None
     until_ms: int | None
+    prefix: str = ""
 
 
 # Engine (kind "Engine", key "account/workflow uuid/instance id"):
@@ -294,4 +296,4 @@ class PageRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
 #   terminate(request_id: str) -> InstanceView             (InvalidTransition when finished)
 # EngineShard (kind "EngineShard", key = the data shard's name):
 #   list_page(request: PageRequest) -> list[IndexRow]
-#   counts(account: str, workflow_uuid: str) -> dict[str, int]   (status -> number)
+#   counts(account: str, workflow_uuid: str, prefix: str) -> dict[str, int]  (status -> number)

@@ -179,6 +179,14 @@ class TooManyWorkflows(CallerError):
     number = 10201
 
 
+class VersionNotFound(CallerError):
+    """The workflow has no such version, or not any more."""
+
+    code = "version.not_found"
+    number = 10202
+    status = 404
+
+
 class InstanceNotFound(CallerError):
     """The workflow has no instance of that id."""
 

@@ -18,6 +18,7 @@ SHARD_KINDS = frozenset({"EngineShard", "ShardInfo"})
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\Z")
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@~-]*\Z")
+_ID_PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@~/-]*\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _RESERVED_IDS = frozenset({"batch", "terminate", "terminateAll"})
 _RESERVED_PATTERN = re.compile(r"cf_[0-9a-f]{64}\Z")
@@ -76,6 +77,20 @@ def check_instance_id(value: object) -> str:
         )
     if value in _RESERVED_IDS or _RESERVED_PATTERN.match(value):
         raise InvalidId(f"instance id {value!r:.80} is reserved; choose another.")
+    return value
+
+
+def check_id_prefix(value: object) -> str:
+    """What instance ids may begin with, or `InvalidId`."""
+    if (
+        not isinstance(value, str)
+        or len(value) > limits.INSTANCE_ID_CHARS_MAX
+        or not _ID_PREFIX.match(value)
+    ):
+        raise InvalidId(
+            f"prefix {value!r:.80} is not valid: no instance id begins so. Use letters, digits and "
+            f"'-_.:@~/', at most {limits.INSTANCE_ID_CHARS_MAX}, for example 'folder/7/'."
+        )
     return value
 
 

@@ -42,6 +42,7 @@ from toque.gatekeeper.messages import (
     AccountSnapshot,
     IdentitySnapshot,
     TokenRecord,
+    VersionRecord,
     WorkflowRecord,
 )
 from toque.runtime.clock import ManualClock
@@ -80,6 +81,7 @@ class FakeRouter:
         self.placement = placement
         self.clock = clock
         self.workflows: dict[str, dict[str, WorkflowRecord]] = {}
+        self.versions: dict[str, list[VersionRecord]] = {}
         self.generation = 1
         self.engines: dict[str, FakeEngine] = {}
         self.calls: Counter[str] = Counter()
@@ -163,6 +165,9 @@ class FakeRouter:
         return AccountSnapshot(
             self.generation, 50_000, records if known < self.generation else None
         )
+
+    def Account_list_versions(self, account: str, name: str) -> list[VersionRecord]:
+        return self.versions.get(name, [])
 
     async def Engine_create(self, key: str, raw: Any) -> InstanceView:
         request = msgspec.convert(raw, CreateRequest)
@@ -282,8 +287,11 @@ class FakeRouter:
             if key.startswith(prefix) and self.placement.shard_of(EntityRef("Engine", key)) == shard
         ]
 
-    def EngineShard_counts(self, shard: str, account: str, uuid: str) -> dict[str, int]:
-        return dict(Counter(view.status for view in self._mine(shard, account, uuid)))
+    def EngineShard_counts(
+        self, shard: str, account: str, uuid: str, prefix: str = ""
+    ) -> dict[str, int]:
+        mine = self._mine(shard, account, uuid)
+        return dict(Counter(view.status for view in mine if view.id.startswith(prefix)))
 
     def EngineShard_list_page(self, shard: str, raw: Any) -> list[IndexRow]:
         request = msgspec.convert(raw, PageRequest)
@@ -294,14 +302,19 @@ class FakeRouter:
             if (not request.statuses or v.status in request.statuses)
             and (request.since_ms is None or v.created_ms >= request.since_ms)
             and (request.until_ms is None or v.created_ms < request.until_ms)
+            and v.id.startswith(request.prefix)
         ]  # fmt: skip
-        rows.sort(key=lambda row: (row.created_ms, row.id), reverse=request.newest_first)
+
+        def place(created_ms: int, instance_id: str) -> tuple[int, str]:
+            return (0 if request.prefix else created_ms), instance_id
+
+        rows.sort(key=lambda row: place(row.created_ms, row.id), reverse=request.newest_first)
         if request.after is not None:
-            after = tuple(request.after)
+            after = place(*request.after)
             if request.newest_first:
-                rows = [row for row in rows if (row.created_ms, row.id) < after]
+                rows = [row for row in rows if place(row.created_ms, row.id) < after]
             else:
-                rows = [row for row in rows if (row.created_ms, row.id) > after]
+                rows = [row for row in rows if place(row.created_ms, row.id) > after]
         return rows[: request.limit]
 
 

@@ -11,7 +11,7 @@ import pytest
 from toque.api.listing import ListQuery, decode_cursor, encode_cursor
 from toque.api.service import NewInstance
 from toque.runtime import limits
-from toque.runtime.errors import InvalidArgument
+from toque.runtime.errors import InvalidArgument, InvalidId
 
 
 async def fill(plane: Any, first: int, count: int, *, ms_apart: int = 0) -> list[str]:
@@ -172,3 +172,40 @@ async def test_forged_and_foreign_cursors_are_refused(plane: Any) -> None:
 def test_a_cursor_gives_back_its_position() -> None:
     cursor = encode_cursor(b"scope", (1_700_000_000_000, "a/b"), 3, 70)
     assert decode_cursor(b"scope", cursor) == ((1_700_000_000_000, "a/b"), 3, 70)
+
+
+# --- by prefix ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_a_prefix_lists_its_ids_in_their_order_each_once(
+    plane: Any, newest_first: bool
+) -> None:
+    under = [f"folder/7/{n}" for n in (5, 3, 9, 1)]
+    for instance_id in [*under, "folder/70", "folder/6/1", "folder", "g"]:
+        await plane.service.create_instances("default", "orders", [NewInstance(instance_id)])
+        plane.clock.advance(1)
+    query = {"prefix": "folder/7/", "per_page": 3, "newest_first": newest_first}
+    ids, found = await page(plane, **query)
+    assert found.total == 4
+    await plane.service.create_instances("default", "orders", [NewInstance("folder/7/35")])
+    more, found = await page(plane, **query, cursor=found.cursor)
+    seen = [each for each in ids + more if each in under]
+    assert seen == sorted(under, reverse=newest_first)
+    assert found.cursor is None
+    other = (await page(plane, per_page=2))[1].cursor
+    with pytest.raises(InvalidArgument, match="cursor"):
+        await page(plane, prefix="folder", cursor=other)
+
+
+async def test_a_prefix_filters_with_the_rest(plane: Any) -> None:
+    await fill(plane, 0, 4, ms_apart=1)
+    await plane.service.change_status("default", "orders", "i001", "terminate")
+    assert (await page(plane, prefix="i00", statuses=("terminated",)))[0] == ["i001"]
+    assert (await page(plane, prefix="i1"))[0] == []
+
+
+@pytest.mark.parametrize("prefix", ["/a", "a b", "é", "a%", "x" * 257, "a\n"])
+async def test_a_prefix_that_no_id_has_is_refused(plane: Any, prefix: str) -> None:
+    with pytest.raises(InvalidId, match="prefix"):
+        await page(plane, prefix=prefix)

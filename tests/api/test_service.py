@@ -172,7 +172,7 @@ async def test_a_batch_is_whole_or_refused_and_can_be_repeated(plane: Any) -> No
     plane.router.faults.clear()
     result = await service.create_instances("default", "orders", items, request_id="r")
     assert [view.id for view in result.created[:2]] == ["a", "b"]
-    assert (len(result.created), result.existing) == (4, ["a"])
+    assert (len(result.created), result.existing, result.repeated) == (4, [], ["a"])
     again = await service.create_instances("default", "orders", items, request_id="r")
     assert again.created == result.created
     new = await service.create_instances("default", "orders", items[:2])

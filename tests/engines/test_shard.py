@@ -130,6 +130,25 @@ async def test_pages_show_each_instance_once(tmp_path: Path, newest_first: bool)
 
 
 @virtual
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_a_prefix_lists_its_ids_in_their_order(tmp_path: Path, newest_first: bool) -> None:
+    async with rigged(tmp_path) as rig:
+        rig.auto = False
+        await create_many(rig, 20)
+        await create_many(rig, 20, "u2")
+        await rig.pass_time(1)
+        seen: list[str] = []
+        after = None
+        while rows := await page(rig, after=after, prefix="n01", newest_first=newest_first):
+            seen += [row.id for row in rows]
+            after = rows[-1].created_ms, rows[-1].id
+        assert seen == sorted((f"n01{n}" for n in range(10)), reverse=newest_first)
+        counts = await rig.call("counts", "acc", "u1", "n01", kind="EngineShard")
+        assert counts == {"queued": 10}
+        assert await page(rig, prefix="n02") == []
+
+
+@virtual
 async def test_pages_filter(tmp_path: Path) -> None:
     async with rigged(tmp_path) as rig:
         rig.auto = False
