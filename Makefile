@@ -48,7 +48,8 @@ format: $(VENV)/.ready-dev ## Rewrite the sources in the house format
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
 
-docs: $(VENV)/.ready-dev ## Rewrite the tables of docs/ that repeat the code
+docs: $(VENV)/.ready-dev ## Rewrite what repeats the code: tables of docs/, the blocking client
+	@$(BIN)/python docs/twin.py
 	@$(BIN)/python docs/tables.py
 
 bench: $(VENV)/.ready-dev ## Measure this machine and write docs/performance.md

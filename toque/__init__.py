@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api.client import Client, Instance, InstanceStatus
+    from .api.client_blocking import BlockingClient, BlockingInstance, connect_blocking
     from .api.client_http import connect
     from .api.wiring import embedded
     from .engines.body_call import StepContext
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.client": ("Client", "Instance", "InstanceStatus"),
+    "api.client_blocking": ("BlockingClient", "BlockingInstance", "connect_blocking"),
     "api.client_http": ("connect",),
     "api.wiring": ("embedded",),
     "engines.config": ("Retries", "StepConfig"),
@@ -92,6 +94,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "AuthorError",
     "BatchIncomplete",
+    "BlockingClient",
+    "BlockingInstance",
     "CallerError",
     "Client",
     "DurableObject",
@@ -127,6 +131,7 @@ __all__ = [
     "WorkflowNotFound",
     "WorkflowStep",
     "connect",
+    "connect_blocking",
     "embedded",
     "workflow",
 ]

@@ -1,0 +1,128 @@
+"""Parts of the blocking client for whoever runs a server: see `client_admin`.
+
+Made by docs/twin.py from the async client; change that, then run `make docs`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engines.durations import Duration
+from .client_admin import AccountsClient, LimitsClient, ScriptsClient, TokensClient
+from .client_portal import Blocking
+from .client_values import Account, AccountLimits, NewToken, Script, Token, WorkflowLimits
+
+
+class BlockingAccounts(Blocking[AccountsClient]):
+    """Accounts. Making and listing them needs an operator's token."""
+
+    def list(self) -> list[Account]:
+        """All accounts that the token reaches."""
+        return self._portal.run(self._inner.list())
+
+    def get(self, id: str | None = None) -> Account:
+        """An account; None: the client's own. Scope `read`."""
+        return self._portal.run(self._inner.get(id))
+
+    def create(
+        self, id: str | None = None, name: str | None = None, *, request_id: str | None = None
+    ) -> Account:
+        """Make an account.
+
+        Args:
+            id: None: one is made.
+            name: for people.
+            request_id: the same one again gives the same account.
+        """
+        return self._portal.run(self._inner.create(id, name, request_id=request_id))
+
+
+class BlockingTokens(Blocking[TokensClient]):
+    """Tokens. Scope `admin`; `account="*"` stands for operators' tokens."""
+
+    def list(self, *, account: str | None = None) -> list[Token]:
+        """An account's tokens, without their secrets; None: the client's own account."""
+        return self._portal.run(self._inner.list(account=account))
+
+    def create(
+        self,
+        name: str,
+        scope: str = "write",
+        *,
+        expires_in: Duration | None = None,
+        account: str | None = None,
+        request_id: str | None = None,
+    ) -> NewToken:
+        """Make a token. Its text is in the answer, and is never shown again.
+
+        Args:
+            name: for people.
+            scope: `read`, `write` or `admin`; each may do what those before it may.
+            expires_in: how long it is valid, for example `"30 days"`; None: until it is revoked.
+            account: whose; None: the client's own account.
+            request_id: the same one again makes no second token.
+        """
+        return self._portal.run(
+            self._inner.create(
+                name, scope, expires_in=expires_in, account=account, request_id=request_id
+            )
+        )
+
+    def revoke(self, id: str, *, account: str | None = None, request_id: str | None = None) -> None:
+        """Make a token invalid, everywhere within a second."""
+        self._portal.run(self._inner.revoke(id, account=account, request_id=request_id))
+
+
+class BlockingLimits(Blocking[LimitsClient]):
+    """Limits, in effect at once when changed. Reading: scope `read`; changing: `admin`."""
+
+    def get(self, *, account: str | None = None) -> AccountLimits:
+        """An account's limits; None: the client's own account."""
+        return self._portal.run(self._inner.get(account=account))
+
+    def set(
+        self, *, account: str | None = None, request_id: str | None = None, **changes: Any
+    ) -> AccountLimits:
+        """Change some of an account's limits; what is not named stays.
+
+        Args:
+            account: whose; None: the client's own account.
+            request_id: the same one again is the same change.
+            changes: `running_max`, `creates_per_second`, and, as durations,
+                `success_retention` and `error_retention`.
+        """
+        return self._portal.run(self._inner.set(account=account, request_id=request_id, **changes))
+
+    def get_workflow(self, workflow: str, *, account: str | None = None) -> WorkflowLimits:
+        """A workflow's limits."""
+        return self._portal.run(self._inner.get_workflow(workflow, account=account))
+
+    def set_workflow(
+        self,
+        workflow: str,
+        *,
+        account: str | None = None,
+        request_id: str | None = None,
+        **changes: Any,
+    ) -> WorkflowLimits:
+        """Change some of a workflow's limits; what is not named stays.
+
+        Args:
+            workflow: which.
+            account: whose; None: the client's own account.
+            request_id: the same one again is the same change.
+            changes: `running_max` (0: the account's only), `weight`, `creates_per_second`,
+                `souschefs`, `steps`, and, as durations, `success_retention` and
+                `error_retention`.
+        """
+        return self._portal.run(
+            self._inner.set_workflow(workflow, account=account, request_id=request_id, **changes)
+        )
+
+
+class BlockingScripts(Blocking[ScriptsClient]):
+    """Deployed code. Reading: scope `read`; deploying: `admin`."""
+
+    def list(self, *, account: str | None = None) -> list[Script]:
+        """An account's scripts; None: the client's own account."""
+        return self._portal.run(self._inner.list(account=account))
