@@ -345,7 +345,7 @@ class Client:
         return await self.backend.statistics()
 
     async def close(self) -> None:
-        """Close connections."""
+        """Close connections, also those of clients that `with_options` gave."""
         await self.backend.close()
 
     async def __aenter__(self) -> Client:

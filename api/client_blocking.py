@@ -304,6 +304,35 @@ class BlockingClient(Blocking[Client]):
             self._inner.change_instances(workflow, ids, change, request_id=request_id)
         )
 
+    def change_matching(
+        self,
+        workflow: str,
+        change: str | Change,
+        *,
+        status: str | Iterable[str] = (),
+        prefix: str = "",
+        date_start: str | None = None,
+        date_end: str | None = None,
+        limit: int = limits.CHANGE_BATCH_MAX,
+        request_id: str | None = None,
+    ) -> Iterator[BatchChanges]:
+        """Change all instances that match, `limit` at a time; gives what became of each.
+
+        What is created meanwhile may be left as it is.
+        """
+        return self._portal.iterate(
+            self._inner.change_matching(
+                workflow,
+                change,
+                status=status,
+                prefix=prefix,
+                date_start=date_start,
+                date_end=date_end,
+                limit=limit,
+                request_id=request_id,
+            )
+        )
+
     def delete_instances(
         self, workflow: str, ids: Iterable[str], *, request_id: str | None = None
     ) -> BatchChanges:
@@ -336,8 +365,9 @@ class BlockingClient(Blocking[Client]):
         date_end: str | None = None,
         direction: str = "desc",
         per_page: int = limits.PER_PAGE_MAX,
+        prefix: str = "",
     ) -> Iterator[InstanceLine]:
-        """All instances, by creation; each exactly once."""
+        """All instances, by creation (those with a prefix: by id); each exactly once."""
         return self._portal.iterate(
             self._inner.list_instances(
                 workflow,
@@ -346,6 +376,7 @@ class BlockingClient(Blocking[Client]):
                 date_end=date_end,
                 direction=direction,
                 per_page=per_page,
+                prefix=prefix,
             )
         )
 
