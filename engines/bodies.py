@@ -26,7 +26,7 @@ from .logs import Whose
 from .ray_options import shown
 from .run_port import Body, BodyRunner, Who
 from .streams import drained
-from .tracing import Attempted, Finish, begin_attempt
+from .tracing import Attempted, Finish, around_of, begin_attempt
 
 _log = logging.getLogger("toque.workflow")
 
@@ -122,8 +122,9 @@ class Bodies:
                 )
             else:
                 attempt.resources = body.ray_options
+                around = around_of(context)
                 attempt.body = self._runner.run_elsewhere(
-                    body.fn, kwargs, body.ray_options, done, who
+                    body.fn, kwargs, body.ray_options, done, who, body.blobs, around
                 )
             attempt.timer = self._loop.call_later(
                 record.config.timeout_ms / 1_000, self._time_out, claim, number

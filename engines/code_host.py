@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
+from ..runtime.blobs import BlobStore
 from ..runtime.errors import WorkflowLoadError
 from ..runtime.limits import BODY_THREADS_MAX
 from ..runtime.notes import Notes
@@ -39,7 +40,7 @@ from .on_loop import (
 )
 from .ray_options import shown
 from .resource_body import ResourceCall, Resources, TaskLost
-from .run_port import NOBODY, Body, Done, Plan, Run, RunHooks, Who
+from .run_port import NOBODY, Around, Body, Done, Plan, Run, RunHooks, Who
 from .workflow import WorkflowDefinition
 
 
@@ -146,6 +147,8 @@ class InProcessCodeHost:
         options: dict[str, Any],
         done: Done,
         who: Who,
+        blobs: BlobStore | None,
+        around: Around | None,
     ) -> Body:
         if self._resources is None:
             error = ResourcesUnavailable(
@@ -164,7 +167,7 @@ class InProcessCodeHost:
             else:
                 done(None, encoded)
 
-        call = ResourceCall(fn, kwargs, f"the result of step {who.step!r}")
+        call = ResourceCall(fn, kwargs, f"the result of step {who.step!r}", blobs, around)
         return self._resources.submit(call, options, who.name, finished)
 
     def hung_threads(self) -> dict[str, int]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
+from ..runtime.blobs import BlobStore
 from ..runtime.codec import encode_json
 from .failures import RecordedError, record_of
-from .run_port import Body, Done
+from .run_port import Around, Body, Done
+from .streams import StreamRef, drained
 
 
 class Encoded(NamedTuple):
@@ -48,20 +51,35 @@ class ResourceCall:
         fn: the body.
         kwargs: its arguments.
         what: names its result in messages.
+        blobs: where it writes a stream, if it gives one; its disk must be reached there, too.
+        around: makes what is entered around the body: the trace that it belongs to, say.
     """
 
-    def __init__(self, fn: Callable[..., Any], kwargs: dict[str, Any], what: str) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        kwargs: dict[str, Any],
+        what: str,
+        blobs: BlobStore | None = None,
+        around: Around | None = None,
+    ) -> None:
         self.fn = fn
         self.kwargs = kwargs
         self.what = what
+        self.blobs = blobs
+        self.around = around
 
-    def __call__(self) -> tuple[RecordedError | None, Encoded | None]:
+    def __call__(self) -> tuple[RecordedError | None, Encoded | StreamRef | None]:
         try:
-            value = self.fn(**self.kwargs)
-            if inspect.isawaitable(value):
-                value = asyncio.run(_awaited(value))
+            with nullcontext() if self.around is None else self.around():
+                is_async = inspect.iscoroutinefunction(self.fn)
+                value = drained(self.fn, is_async, self.blobs)(**self.kwargs)
+                if inspect.isawaitable(value):
+                    value = asyncio.run(_awaited(value))
         except BaseException as error:
             return record_of(error), None
+        if isinstance(value, StreamRef):
+            return None, value
         try:
             return None, Encoded(encode_json(value, self.what), None)
         except Exception as unfit:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from ..runtime.blobs import BlobStore
 from .failures import RecordedError
 from .journal import Pause, Record
 
@@ -164,6 +166,8 @@ class RunHooks:
     ahead: Callable[[Run, Turn], None] | None = None
 
 
+Around = Callable[[], AbstractContextManager[None]]
+"""Makes what is entered around a body; it can be pickled."""
 Done = Callable[[BaseException | None, Any], None]
 """Called once, on the loop and outside any task: the error, or None and the value."""
 
@@ -219,5 +223,12 @@ class BodyRunner(Protocol):
         options: dict[str, Any],
         done: Done,
         who: Who,
+        blobs: BlobStore | None,
+        around: Around | None,
     ) -> Body:
-        """Run a body as a task with resources of its own; as `run_body`."""
+        """Run a body as a task with resources of its own; as `run_body`.
+
+        Args:
+            blobs: where it writes a stream, if it gives one.
+            around: see `tracing.AttemptTracer.around`.
+        """

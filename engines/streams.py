@@ -142,12 +142,15 @@ def _drain_plain(stream: Any, blobs: BlobStore | None) -> StreamRef:
 
 
 def _writer(blobs: BlobStore | None) -> BlobWriter:
-    if blobs is None:
-        raise InvalidStream(
-            "a stream can't be kept here: the body runs apart from the shard's disk. Return the "
-            "place where the data is, or leave `ray_options` and `placement` out."
-        )
-    return blobs.write()
+    try:
+        if blobs is not None:
+            return blobs.write()
+    except FileNotFoundError:
+        pass
+    raise InvalidStream(
+        "a stream can't be kept here: the body runs apart from the shard's disk. Return the place "
+        "where the data is, or leave `ray_options` and `placement` out."
+    )
 
 
 def _write(writer: BlobWriter, chunk: Any) -> None:

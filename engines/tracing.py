@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from .failures import RecordedError
 from .logs import Whose
+from .run_port import Around
 
 Finish = Callable[[RecordedError | None, str], None]
 """`(error, outcome)`: `completed`, `errored`, `timed_out` or `cancelled`."""
@@ -31,6 +32,12 @@ class AttemptTracer(Protocol):
     def begin(self, attempted: Attempted, context: contextvars.Context) -> Finish:
         """A body begins in `context`, which may be added to; call what is given at its end."""
 
+    def around(self, context: contextvars.Context) -> Around | None:
+        """What is to be entered around a body that runs as a task in another process.
+
+        It is pickled: it carries names of the trace, and no tracer. None: nothing.
+        """
+
 
 class _Chosen:
     tracer: AttemptTracer | None = None
@@ -45,3 +52,10 @@ def begin_attempt(attempted: Attempted, context: contextvars.Context) -> Finish 
     """Tell the tracer, if there is one."""
     tracer = _Chosen.tracer
     return None if tracer is None else tracer.begin(attempted, context)
+
+
+def around_of(context: contextvars.Context) -> Around | None:
+    """Ask the tracer, if there is one, what to enter around the body of a task."""
+    ask = getattr(_Chosen.tracer, "around", None)  # tracers of before have none
+    found: Around | None = None if ask is None else ask(context)
+    return found

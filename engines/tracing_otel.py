@@ -6,18 +6,29 @@
 
 A span is called `step <name>`, has the attributes `toque.workflow`, `toque.instance`, `toque.run`,
 `toque.step`, `toque.attempt` and `toque.outcome`, and is the current span in the body, so that
-what the body calls is its child. Nothing is traced at a replay.
+what the body calls is its child; also in a body that runs as a Ray task, whose process needs an SDK
+of its own to export more spans. Nothing is traced at a replay.
 """
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
+from collections.abc import Iterator
+from functools import partial
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from .failures import RecordedError
+from .run_port import Around
 from .tracing import Attempted, Finish, set_attempt_tracer
+
+# W3C's, and not the global one: the process of a task has not run the app's file.
+_CARRIED = CompositePropagator([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
 
 
 class OtelTracer:
@@ -53,6 +64,22 @@ class OtelTracer:
             span.end()
 
         return finish
+
+    def around(self, context: contextvars.Context) -> Around | None:
+        """See `tracing.AttemptTracer`: the body of a task is in the span of its attempt, too."""
+        carrier: dict[str, str] = {}
+        context.run(_CARRIED.inject, carrier)
+        return partial(_within, carrier) if carrier else None
+
+
+@contextlib.contextmanager
+def _within(carrier: dict[str, str]) -> Iterator[None]:
+    """In the task: what `around` has carried there is current."""
+    token = otel_context.attach(_CARRIED.extract(carrier))
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
 
 
 def _attach(span: trace.Span) -> None:

@@ -6,7 +6,8 @@ only then may a row name it. What no row names is removed: at once when the last
 sooner than `linger_ms` after it was written, for its row may be on its way), and when the shard is
 opened. What a crash left half-written goes then, too.
 
-Several processes may write (a shard's workers do); only the shard removes.
+Several processes may write (a shard's workers do); only the shard removes, and only it makes the
+folder: who does not find that is on a machine with another disk.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ class BlobWriter:
     """One file that is being written. `commit` or `abort` ends it."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._path = folder / f"{_PASSING}{os.getpid()}-{next(_numbers)}"
         self._file = open(self._path, "xb")  # noqa: SIM115 - closed by commit or abort
@@ -78,7 +78,11 @@ class BlobStore:
         self.is_inline = is_inline
 
     def write(self) -> BlobWriter:
-        """Begin a file."""
+        """Begin a file.
+
+        Raises:
+            FileNotFoundError: there is no such folder: the shard's disk is elsewhere.
+        """
         return BlobWriter(self.folder)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
@@ -158,6 +162,7 @@ class BlobCollector:
         self._loop = loop
         self._linger_ms = linger_ms
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        blobs.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def release(self, names: Iterable[str]) -> None:
         """Rows that named these have been deleted, durably."""

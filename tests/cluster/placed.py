@@ -22,6 +22,7 @@ from toque.api import wiring_ray
 from toque.runtime.clock import SystemClock
 
 APP = worker_app.__file__
+TRACED = str(Path(APP).with_name("traced_app.py"))
 
 
 def say(what: str, **more: Any) -> None:
@@ -114,6 +115,20 @@ async def resources(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
     pid = int(await asyncio.to_thread((folder / "began").read_text))
     await stopped.terminate()
     say("terminated", pid=pid, has_ended=await asyncio.to_thread(has_ended, pid))
+    apart = await client.run_instance("Streaming", timeout=60)
+    tasks = await client.create_instance("StreamingTasks")
+    status = await tasks.wait(60)
+    content = b"".join([part async for part in tasks.stream("made-1")])
+    say(
+        "streams",
+        apart=apart.output,
+        tasks=status.output,
+        errors=[apart.error, status.error],
+        lines=content.count(b"\n"),
+        shards=shard_pids(runtime),
+    )
+    traced = await client.run_instance("Traced", timeout=60)
+    say("traced", output=traced.output, error=traced.error)
     clinging = await (await client.create_instance("Clinging")).wait(15)
     say("clinging", error=clinging.error and [clinging.error.name, clinging.error.message])
     greedy = {"folder": str(folder), "options": {"num_gpus": 1}}
@@ -157,7 +172,9 @@ async def main(data: str, story: str, *args: str) -> None:
     wiring_ray.Supervisor = functools.partial(  # type: ignore[assignment,misc]
         Supervisor, period_ms=200, silence_max_ms=4_000
     )
-    async with wiring_ray.start_ray(data, app_path=APP, data_shards=1, num_cpus=2) as runtime:
+    async with wiring_ray.start_ray(
+        data, app_path=TRACED if story == "resources" else APP, data_shards=1, num_cpus=2
+    ) as runtime:
         say("pids", pids=sorted(p.pid for p in keeper.offspring([os.getpid()])))
         await runtime.supervisor.wait_seen()
         await STORIES[story](runtime, folder, *args)

@@ -124,6 +124,20 @@ def test_a_body_that_needs_resources_is_a_task_that_is_repeated_and_cancelled(
         assert ran == heavy["pids"][1] != heavy["pids"][0]
         assert heavy["attempts"] == [[None], ["StepInterrupted", None]]
         assert story.next("terminated")["has_ended"]
+        streams = story.next("streams")
+        assert streams["errors"] == [None, None]
+        (apart, again), (task, shard) = streams["apart"], streams["tasks"]
+        assert [one[0] for one in (apart, again, task, shard)] == [100_000] * 4
+        assert {apart[1], task[1]}.isdisjoint(streams["shards"])
+        assert shard[1] in streams["shards"]
+        assert streams["lines"] == 100_000
+        traced = story.next("traced")
+        assert traced["error"] is None
+        *seen, exported = traced["output"]
+        names = ("step here-1", "step task-1", "step async-1")
+        assert [[name, *ids] for name, ids in zip(names, seen, strict=True)] == [
+            span for span in exported if span[0] in names
+        ]
         name, message = story.next("clinging")["error"]
         assert name == "BodyNotSent"
         assert "step 'cling-1'" in message

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.worker_app import Apart, Ending, Heavy, Held, Poison, Where
+from tests.engines.worker_app import Apart, Ending, Heavy, Held, Poison, Streaming, Where
 from toque.actors import keeper
 from toque.api.wiring import Runtime, embedded
 from toque.runtime import limits
@@ -25,7 +25,7 @@ from toque.runtime.errors import WorkflowLoadError
 @asynccontextmanager
 async def running(folder: Path, **options: Any) -> AsyncIterator[Runtime]:
     async with embedded(
-        folder / "data", [Apart, Ending, Heavy, Held, Poison, Where], **options
+        folder / "data", [Apart, Ending, Heavy, Held, Poison, Streaming, Where], **options
     ) as runtime:
         yield runtime
 
@@ -127,6 +127,18 @@ async def test_a_run_that_ends_its_process_after_a_step_is_to_blame_and_the_step
         assert len((tmp_path / "bodies").read_text().split()) == 1
         step = (await ending.status()).steps[0]
         assert [attempt.success for attempt in step.attempts] == [True]
+
+
+async def test_streams_are_written_and_read_in_a_process_of_their_own(tmp_path: Path) -> None:
+    async with running(tmp_path) as runtime:
+        streaming = await runtime.client().create_instance("Streaming")
+        status = await streaming.wait(60)
+        assert status.error is None
+        (lines, pid), (again, _) = status.output
+        assert (lines, again) == (100_000, 100_000)
+        assert pid != os.getpid()
+        content = b"".join([part async for part in streaming.stream("again-1")])
+        assert content.count(b"\n") == 100_000
 
 
 async def test_code_that_no_other_process_can_find_is_refused_at_the_start(

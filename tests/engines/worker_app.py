@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,48 @@ class Heavy(toque.WorkflowEntrypoint):
             return work_in(folder, ctx)
 
         return [os.getpid(), await heavy]
+
+
+def numbers() -> Iterator[bytes]:
+    """A stream of some parts."""
+    for number in range(100_000):
+        yield b"%d\n" % number
+
+
+async def numbers_async() -> AsyncIterator[bytes]:
+    """The same, by an asynchronous generator."""
+    for part in numbers():
+        yield part
+
+
+def lines_of(stream: toque.Stream) -> list[int]:
+    """How many lines a stream has, and the process that looked."""
+    return [sum(part.count(b"\n") for part in stream), os.getpid()]
+
+
+class Streaming(toque.WorkflowEntrypoint):
+    """Streams made and read in a process of its own."""
+
+    placement = "actor"
+
+    async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
+        made = await step.do("made", numbers)
+        await step.sleep("rest", 0.05)  # the process that wrote it ends
+        again = await step.do("again", numbers_async)
+        return [await step.do("lines", partial(lines_of, one)) for one in (made, again)]
+
+
+class StreamingTasks(toque.WorkflowEntrypoint):
+    """The same by tasks, and by the shard's own process."""
+
+    async def run(self, event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> Any:
+        half = {"num_cpus": 0.5}
+        made = await step.do("made", numbers, ray_options=half)
+        again = await step.do("again", numbers_async, ray_options=half)
+        return [
+            await step.do("lines", partial(lines_of, made), ray_options=half),
+            await step.do("lines", partial(lines_of, again)),
+        ]
 
 
 class Clinging(toque.WorkflowEntrypoint):
