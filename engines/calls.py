@@ -7,6 +7,7 @@ has not happened, which is told at the end of `run`; one that is awaited twice i
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
@@ -24,6 +25,19 @@ class ContinueAsNew(ControlFlow):
     def __init__(self, params: bytes) -> None:
         super().__init__("continue as new")
         self.params = params
+
+
+def is_continuing() -> bool:
+    """Whether a `ContinueAsNew` is being handled where this is called from."""
+    error = sys.exc_info()[1]
+    while error is not None:
+        if isinstance(error, BaseExceptionGroup):  # out of a TaskGroup's block
+            if error.subgroup(ContinueAsNew) is not None:
+                return True
+        elif isinstance(error, ContinueAsNew):
+            return True
+        error = error.__context__
+    return False
 
 
 class StepCall(Coroutine[Any, Any, T]):

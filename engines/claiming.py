@@ -19,13 +19,14 @@ from typing import Any, NoReturn
 from ..runtime.blobs import BlobStore
 from ..runtime.limits import (
     RECORDS_PER_INSTANCE_MAX,
+    STEPS_PER_INSTANCE_DEFAULT,
     STEPS_PER_INSTANCE_MAX,
     WAITERS_PER_INSTANCE_MAX,
 )
 from .agenda import Inbox
 from .attempts import Attempts
 from .body_call import BodyCall
-from .calls import ContinueAsNew, StepCall, refuse_misuse
+from .calls import ContinueAsNew, StepCall, is_continuing, refuse_misuse
 from .claims import Claim, Deadline, shown
 from .declared import StepFunction
 from .failures import FAILED, LimitExceeded, RecordedError, StepMisuse, record_of
@@ -53,6 +54,7 @@ class Claiming(Attempts):
         rebuilding: only what is recorded is given to `run`, and nothing new begins: what is
             wanted are the `handlers`.
         cancel: the instance is to be cancelled, or has been.
+        steps_max: how many steps and waits it may make.
 
     Attributes:
         holding: a pause is wanted: bodies in flight may end, by their steps' deadlines too;
@@ -71,6 +73,7 @@ class Claiming(Attempts):
         forked: bool = False,
         rebuilding: bool = False,
         cancel: bool = False,
+        steps_max: int = STEPS_PER_INSTANCE_DEFAULT,
     ) -> None:
         super().__init__()
         self.journal = journal
@@ -100,6 +103,8 @@ class Claiming(Attempts):
         self._cut_off: list[Claim] = []
         self._main: WorkflowTask | None = None
         self.whose = Whose()
+        self._steps_max = steps_max
+        self._next_params: bytes | None = None
 
     # --- what `step` calls, inside `run` ----------------------------------------------------
 
@@ -166,13 +171,22 @@ class Claiming(Attempts):
 
     def continue_as_new(self, params: bytes) -> NoReturn:
         """End this run and let another follow it."""
-        refuse_misuse("continue_as_new", self.loop, self.outcome is not None)
+        self.refuse_misuse("continue_as_new")
         if asyncio.current_task(self.loop) is not self._main:
             raise StepMisuse(
                 "step.continue_as_new was called by a task that run() had started. Call it in "
                 "run() itself, after the tasks that still matter."
             )
+        self._next_params = params
         raise ContinueAsNew(params)
+
+    def refuse_misuse(self, name: str) -> None:
+        """Refuse a step that is called where it can't be.
+
+        Raises:
+            StepMisuse
+        """
+        refuse_misuse(name, self.loop, self.outcome is not None)
 
     def abandon(self, claim: Claim) -> None:
         """`run` was cancelled where it awaited the claim, and gives it up."""
@@ -189,7 +203,7 @@ class Claiming(Attempts):
 
     def _claim(self, kind: str, name: str) -> tuple[Claim, bool]:
         loop = self.loop
-        refuse_misuse(name, loop, self.outcome is not None)
+        self.refuse_misuse(name)
         task = asyncio.current_task(loop)
         assert isinstance(task, WorkflowTask)
         if self.cancelled and not task.shields:
@@ -203,7 +217,12 @@ class Claiming(Attempts):
             record = self.journal.new(kind, ident, name, loop.now_ms)
             if self._queue:
                 self._diverged(f"run() came to the new {shown(record)}", reversed(self._queue))
-            if self._queue or self._rebuilding or self._is_over_limit(record):
+            if (
+                self._queue
+                or self._rebuilding
+                or self._has_swallowed_its_end()
+                or self._is_over_limit(record)
+            ):
                 record.end(loop.now_ms, CANCELLED)  # in memory only: it is never done
                 return Claim(record, loop.create_future()), False
             self._add(record)
@@ -221,16 +240,36 @@ class Claiming(Attempts):
         if timer.due_ms <= self.loop.now_ms:
             self.loop.ready.append(timer)  # due at once at each replay too: no record needed
             return
+        if self._has_swallowed_its_end():
+            return
         if self._claimed is not None:
             self._claimed[timer.ident] = timer
             if timer.ident in self.journal.by_ident:
                 return
         self._due.put(timer.due_ms, timer)
 
+    def _has_swallowed_its_end(self) -> bool:
+        """Whether `run` goes on although it was to continue as new; then it ends here.
+
+        What it does while it handles that (`finally`, `except BaseException`) is its cleanup.
+        """
+        if (
+            self._next_params is None
+            or asyncio.current_task(self.loop) is not self._main
+            or is_continuing()
+        ):
+            return False
+        self.outcome = self.outcome or Outcome(None, None, self._next_params)
+        self.loop.stopping = True
+        return True
+
     def _is_over_limit(self, record: Record) -> bool:
         """Whether a new record is one too many; the instance ends then."""
-        if record.kind in (DO, WAIT) and self._steps >= STEPS_PER_INSTANCE_MAX:
-            self._over_limit(f"{STEPS_PER_INSTANCE_MAX} steps")
+        if record.kind in (DO, WAIT) and self._steps >= self._steps_max:
+            self._over_limit(
+                f"{self._steps_max} steps. Right: `limits = {{'steps': ...}}` on the workflow (at "
+                f"most {STEPS_PER_INSTANCE_MAX}), or step.continue_as_new"
+            )
             return True
         if record.ordinal > RECORDS_PER_INSTANCE_MAX:
             self._over_limit(f"{RECORDS_PER_INSTANCE_MAX} steps, sleeps, waits and timers in all")

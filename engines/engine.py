@@ -105,6 +105,7 @@ class Engine(InstanceOperations):
             report_seq=1,
             params=self._rows.keep_payload("params", request.params),
             retention=request.retention or self.env.retention,
+            steps_max=min(max(0, request.steps_max), limits.STEPS_PER_INSTANCE_MAX),
         )
         self._inherit(self._instance)
         if not self.env.faults.no_announce_alarm:

@@ -131,6 +131,7 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
         sweep_from: records from that ordinal on are still to be deleted; 0: none.
         continued: how many runs ended by `continue_as_new` before this one.
         request_content: stands for what the create of `request_id` said.
+        steps_max: how many steps it may make; 0: as many as its code says.
     """
 
     version: int
@@ -181,6 +182,7 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     undo: Undoing | None = None
     continued: int = 0
     request_content: int = 0
+    steps_max: int = 0
 
     def pause_so_far(self, now_ms: int) -> Pause | None:
         """The pause that is asked for, or under way, as if it ended now."""

@@ -74,6 +74,7 @@ class InstanceLife(InstancePhases):
             self._undo_error(instance),
             instance.cancel_ms > 0,
             str(self.env.blobs.blobs.folder) if self.env.blobs else "",
+            instance.steps_max,
         )
         hooks = RunHooks(
             self._turned,

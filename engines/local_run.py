@@ -85,6 +85,7 @@ class LocalRun:
             plan.forked,
             plan.undo_error is not None,
             plan.cancel,
+            plan.steps_max or definition.steps_max,
         )
         self._execution.blobs = _blobs_of(plan, runner)
         if hooks.ahead is not None:

@@ -63,8 +63,14 @@ def returned(
     return Outcome(output, None)
 
 
-def followed(error: BaseException, calls: Collection[StepCall[Any]]) -> Outcome | None:
-    """The outcome of a `run` that ended by `step.continue_as_new`; None: it ended otherwise."""
+def followed(
+    error: BaseException | None, params: bytes | None, calls: Collection[StepCall[Any]]
+) -> Outcome | None:
+    """The outcome of a `run` that ended by `step.continue_as_new`; None: it ended otherwise.
+
+    `params` are what it was last called with, if it was: a `run` that caught that and returned
+    has ended by it too.
+    """
     if isinstance(error, BaseExceptionGroup):  # out of a TaskGroup's block
         found, others = error.split(ContinueAsNew)
         if found is None or others is not None:
@@ -72,11 +78,13 @@ def followed(error: BaseException, calls: Collection[StepCall[Any]]) -> Outcome 
         error = found
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-    if not isinstance(error, ContinueAsNew):
+    if isinstance(error, ContinueAsNew):
+        params = error.params
+    elif error is not None or params is None:
         return None
     for call in calls:
         return Outcome(None, record_of(never_awaited(call.name)))
-    return Outcome(None, None, error.params)
+    return Outcome(None, None, params)
 
 
 def _check_fits(output: bytes, expected: Any, what: str) -> None:

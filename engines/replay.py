@@ -339,10 +339,11 @@ class Execution(Claiming):
             self._diverged(f"run() ended{how}", reversed(self._queue))
         elif self.outcome is not None:
             return
+        elif (after := followed(error, self._next_params, self.calls.values())) is not None:
+            self.outcome = after
         elif error is not None:
-            after = followed(error, self.calls.values())
-            self.outcome = after or Outcome(None, record_of(error))
-            if after is None and not self.cancelled:
+            self.outcome = Outcome(None, record_of(error))
+            if not self.cancelled:
                 _log.info("%s (%s) ended with an error", self._workflow, self.whose, exc_info=error)
         else:
             self.outcome = returned(

@@ -46,6 +46,7 @@ class Plan(msgspec.Struct, array_like=True):
         cancel: see `Execution`.
         undo_error: the instance is rolling back, and this is the error that handlers get.
         blobs: folder of the shard's streams; empty: there is none.
+        steps_max: how many steps it may make; 0: as many as its code says.
     """
 
     key: str
@@ -65,6 +66,7 @@ class Plan(msgspec.Struct, array_like=True):
     undo_error: RecordedError | None = None
     cancel: bool = False
     blobs: str = ""
+    steps_max: int = 0
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):

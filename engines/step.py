@@ -314,6 +314,7 @@ class WorkflowStep:
     def _call(
         self, name: str, begin: Callable[..., Coroutine[Any, Any, T]], *args: Any
     ) -> StepCall[T]:
+        self._core.refuse_misuse(name)
         return StepCall(name, self._core.calls, begin, *args)
 
     def _decoder(self, name: str, payload_type: Any) -> Callable[[Record], ReceivedEvent[Any]]:

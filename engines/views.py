@@ -23,6 +23,7 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
         source: what made it (`api`, `binding`, ...).
         wait_ms: answer only when the instance has ended, or after so long; 0: at once.
         retention: how long it is kept after success, and after another end, in ms.
+        steps_max: how many steps it may make; 0: as many as its code says.
     """
 
     workflow: str
@@ -35,6 +36,7 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     source: str
     wait_ms: int
     retention: tuple[int, int] | None = None
+    steps_max: int = 0
 
 
 class ErrorView(msgspec.Struct, frozen=True):

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin, overload
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin, overload
 
 from ..runtime.codec import decode_json, decode_json_as, type_name
 from ..runtime.errors import InvalidArgument, InvalidId, WorkflowLoadError
 from ..runtime.ids import check_workflow_name
+from ..runtime.limits import STEPS_PER_INSTANCE_DEFAULT, STEPS_PER_INSTANCE_MAX
 from .failures import PayloadMismatch
 from .ray_options import check_ray_options
 from .shapes import UnfitType, resolved, usable_type
@@ -32,6 +33,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__toque_workflow__"
 SHARD, ACTOR = "shard", "actor"
 """Where instances run: in the process of their shard, many together | each in one of its own."""
+
+
+class _Marked(NamedTuple):
+    """What `workflow` was told."""
+
+    name: str
+    placement: str
+    ray_options: Mapping[str, Any]
+    limits: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +69,15 @@ class WorkflowEntrypoint:
 
     With `placement = "actor"` each instance runs in a process of its own while it runs: on Ray an
     actor with the resources of `ray_options`, for example `{"num_gpus": 1}`.
+
+    `limits = {"steps": 500}` sets how many steps and waits an instance may make; sleeps do not
+    count. Not given: 10,000; at most 25,000.
     """
 
     name: ClassVar[str]
     placement: ClassVar[str] = SHARD
     ray_options: ClassVar[Mapping[str, Any]] = {}
+    limits: ClassVar[Mapping[str, int]] = {}
 
     async def run(self, event: WorkflowEvent[Any], step: WorkflowStep) -> Any:
         """What the workflow does. Executed again at each replay: effects belong in steps."""
@@ -80,6 +94,7 @@ def workflow(
     name: str | None = None,
     placement: str = SHARD,
     ray_options: Mapping[str, Any] | None = None,
+    limits: Mapping[str, int] | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -89,10 +104,11 @@ def workflow(
     name: str | None = None,
     placement: str = SHARD,
     ray_options: Mapping[str, Any] | None = None,
+    limits: Mapping[str, int] | None = None,
 ) -> F | Callable[[F], F]:
     """Mark an `async def f(event, step)` as a workflow, named `name` or as the function.
 
-    `placement` and `ray_options` are as in `WorkflowEntrypoint`.
+    `placement`, `ray_options` and `limits` are as in `WorkflowEntrypoint`.
 
     >>> @workflow(name="order")
     ... async def handle_order(event, step):
@@ -101,7 +117,11 @@ def workflow(
 
     def mark(given: F) -> F:
         _check_run(given, ("event", "step"), f"workflow function {given.__qualname__}")
-        setattr(given, _MARK, (name or given.__name__, placement, ray_options or {}))
+        setattr(
+            given,
+            _MARK,
+            _Marked(name or given.__name__, placement, ray_options or {}, limits or {}),
+        )
         return given
 
     return mark if fn is None else mark(fn)
@@ -119,6 +139,7 @@ class WorkflowDefinition:
         payload_type: what the event's payload is decoded as.
         placement, ray_options: see `WorkflowEntrypoint`.
         returns: what the result of `run` must fit.
+        steps_max: how many steps an instance may make.
     """
 
     name: str
@@ -129,6 +150,7 @@ class WorkflowDefinition:
     placement: str = SHARD
     ray_options: Mapping[str, Any] = field(default_factory=dict)
     returns: Any = Any
+    steps_max: int = STEPS_PER_INSTANCE_DEFAULT
 
     def start(
         self, params: bytes, timestamp: datetime, instance_id: str, step: WorkflowStep
@@ -163,12 +185,12 @@ def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinitio
     parameters: tuple[str, ...]
     if isinstance(entry, type) and issubclass(entry, WorkflowEntrypoint):
         name = entry.__dict__.get("name", entry.__name__)
-        placement, options = entry.placement, entry.ray_options
+        placement, options, limits = entry.placement, entry.ray_options, entry.limits
         run, parameters = entry.run, ("self", "event", "step")
         if run is WorkflowEntrypoint.run:
             raise _unfit(entry, "has no `run`. Right: `async def run(self, event, step): ...`")
     elif callable(entry) and hasattr(entry, _MARK):
-        (name, placement, options), run = getattr(entry, _MARK), entry
+        (name, placement, options, limits), run = getattr(entry, _MARK), entry
         parameters = ("event", "step")
     else:
         raise _unfit(
@@ -199,6 +221,7 @@ def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinitio
         placement,
         dict(options),
         returns,
+        _steps_max(entry, limits),
     )
 
 
@@ -323,6 +346,21 @@ def _check_placement(entry: Any, placement: Any, options: Any) -> None:
         check_ray_options(options, "ray_options")
     except InvalidArgument as error:
         raise _unfit(entry, f"can't be placed: {error}".rstrip(".")) from None
+
+
+def _steps_max(entry: Any, limits: Any) -> int:
+    steps = STEPS_PER_INSTANCE_DEFAULT
+    if isinstance(limits, Mapping) and limits.keys() <= {"steps"}:
+        steps = limits.get("steps", steps)
+    elif limits is not None:
+        steps = 0
+    if type(steps) is not int or not 0 < steps <= STEPS_PER_INSTANCE_MAX:
+        raise _unfit(
+            entry,
+            f"has limits {limits!r:.80}; the one that there is is `steps`, from 1 to "
+            f"{STEPS_PER_INSTANCE_MAX}. Right: {{'steps': {STEPS_PER_INSTANCE_DEFAULT}}}",
+        )
+    return steps
 
 
 def _unfit(entry: Any, why: str) -> WorkflowLoadError:

@@ -20,7 +20,7 @@ Run = Callable[[WorkflowStep], Coroutine[Any, Any, Any]]
 
 
 class Play:
-    """One instance of `run(step)`.
+    """One instance of `run(step)`; `options` are those of `Execution`.
 
     Attributes:
         rows: what has been written, by ordinal, encoded.
@@ -28,8 +28,9 @@ class Play:
         asked: delay functions that are to be asked.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, **options: Any) -> None:
         self.run = run
+        self.options = options
         self.rows: dict[int, Any] = {}
         self.started_ms = self.now_ms = START_MS
         self.events: dict[int, bytes] = {}
@@ -41,7 +42,9 @@ class Play:
         self.bodies: dict[str, tuple[Claim, int]] = {}
         self.asked: dict[str, tuple[Claim, int]] = {}
         self.stopped: list[str] = []
-        self.execution = Execution(journal, 7, "workflow 'test'", self.events.__getitem__)
+        self.execution = Execution(
+            journal, 7, "workflow 'test'", self.events.__getitem__, **self.options
+        )
         step = WorkflowStep(self.execution)
         for seq in self.events:
             self.execution.buffer_event(seq, *self.sent[seq])

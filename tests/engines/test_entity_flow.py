@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import operator
 from dataclasses import dataclass
 from functools import partial
@@ -174,6 +175,91 @@ def test_a_run_may_continue_out_of_a_task_group() -> None:
     assert it.stopped == ["slow-1"]
 
 
+async def returns(step: WorkflowStep) -> Any:
+    """Ends `run` after all."""
+    return "swallowed"
+
+
+async def takes_a_step(step: WorkflowStep) -> Any:
+    """Goes on."""
+    await step.do("more", nothing)
+
+
+async def sleeps(step: WorkflowStep) -> Any:
+    """Goes on."""
+    await step.sleep("more", 60)
+
+
+async def waits(step: WorkflowStep) -> Any:
+    """Goes on."""
+    await step.wait_for_event("more", "go")
+
+
+async def uses_asyncio(step: WorkflowStep) -> Any:
+    """Goes on."""
+    await asyncio.sleep(60)
+
+
+async def goes_round(step: WorkflowStep) -> Any:
+    """Tries again, as a loop with a net around its body would."""
+    for _ in range(3):
+        with contextlib.suppress(BaseException):
+            await step.sleep("more", 60)
+            step.continue_as_new(2)
+
+
+@pytest.mark.parametrize(
+    "then", [returns, takes_a_step, sleeps, waits, uses_asyncio, goes_round], ids=shown
+)
+@pytest.mark.parametrize("cleans", [False, True])
+def test_no_handler_of_the_authors_keeps_a_run_from_continuing(then: Any, cleans: bool) -> None:
+    async def run(step: WorkflowStep) -> Any:
+        await step.do("a", nothing)
+        try:
+            step.continue_as_new(1)
+        except BaseException:
+            if cleans:
+                try:
+                    raise KeyError
+                except KeyError:
+                    await step.do("clean", nothing)
+                await asyncio.wait_for(step.do("clean", nothing), 10)
+                await asyncio.sleep(1)
+        return await then(step)
+
+    it = Play(run)
+    it.finish("a-1")
+    if cleans:
+        it.finish("clean-1")
+        it.replay()
+        it.finish("clean-2")
+        it.advance(1_000)
+    assert next_params(it) == 1
+    assert not it.bodies
+    assert "more" not in [record.name for record in it.records]
+    it.close()
+
+
+def test_an_error_after_a_run_was_to_continue_is_not_hidden() -> None:
+    async def run(step: WorkflowStep) -> Any:
+        try:
+            step.continue_as_new(1)
+        finally:
+            raise KeyError("real")
+
+    assert Play(run).error == ("KeyError", "'real'")
+
+
+def test_a_handler_may_continue_with_other_params() -> None:
+    async def run(step: WorkflowStep) -> Any:
+        try:
+            step.continue_as_new(1)
+        except BaseException:
+            step.continue_as_new(2)
+
+    assert next_params(Play(run)) == 2
+
+
 def test_a_task_may_not_continue() -> None:
     async def run(step: WorkflowStep) -> Any:
         async def child() -> None:
@@ -257,6 +343,28 @@ async def test_an_entity_over_a_crash_at_every_commit(tmp_path: Path, outcome: A
             assert (view.output, view.continued) == (b"15", 2)
             if rig.commits < crash_at:
                 return
+
+
+@virtual
+async def test_a_restart_begins_the_last_run_again(tmp_path: Path) -> None:
+    """With its params: what earlier runs did is done, and theirs are not kept."""
+    runs: list[Any] = []
+
+    @workflow
+    async def counted(event: WorkflowEvent[int], step: WorkflowStep) -> int:
+        runs.append(event.payload)
+        if event.payload < 3:
+            step.continue_as_new(event.payload + 1)
+        return event.payload
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(counted, 1)
+        before = await rig.ended()
+        await rig.call("restart", "again", "", 1, "do")
+        view = await rig.ended()
+        assert (view.params, view.output, view.continued) == (b"3", b"3", 2)
+        assert view.run_id != before.run_id
+        assert runs == [1, 2, 3, 3]
 
 
 @virtual

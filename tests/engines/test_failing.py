@@ -26,8 +26,8 @@ def play() -> Iterator[Any]:
     """Makes plays, and closes them."""
     made = []
 
-    def make(run: Run) -> Play:
-        made.append(Play(run))
+    def make(run: Run, **options: Any) -> Play:
+        made.append(Play(run, **options))
         return made[-1]
 
     yield make
@@ -305,9 +305,7 @@ def test_run_that_never_waits_is_stopped(play: Any, monkeypatch: pytest.MonkeyPa
     assert play(run).error[0] == "LimitExceeded"
 
 
-def test_too_many_steps_end_the_instance(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toque.engines.claiming.STEPS_PER_INSTANCE_MAX", 3)
-
+def test_too_many_steps_end_the_instance(play: Any) -> None:
     async def run(step: WorkflowStep) -> Any:
         for _ in range(3):
             await step.do("a", nothing)
@@ -317,7 +315,7 @@ def test_too_many_steps_end_the_instance(play: Any, monkeypatch: pytest.MonkeyPa
         except BaseException:
             return "swallowed"
 
-    it = play(run)
+    it = play(run, steps_max=3)
     for n in range(3):
         it.finish(f"a-{n + 1}")
     name, message = it.error

@@ -301,6 +301,45 @@ async def test_the_last_event_comes_back_too(tmp_path: Path) -> None:
         assert not rig.rows("events")
 
 
+@pytest.mark.parametrize("back", [False, True])
+async def test_an_instance_that_does_not_repeat_itself_is_restarted_from_where_it_does(
+    tmp_path: Path, back: bool
+) -> None:
+    began: Counter[str] = Counter()
+
+    def flow(second: str) -> Any:
+        @workflow(name="changed")
+        async def run(event: Event, step: Step) -> Any:
+            async def body(ctx: StepContext) -> str:
+                began[ctx.step] += 1
+                return ctx.step
+
+            done = [await step.do("a", body), await step.do(second, body)]
+            await step.sleep("nap", 60)
+            return [*done, await step.do("end", body)]
+
+        return run
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(flow("b"))
+        await rig.status("waiting")
+        rig.restart()
+        rig.define(flow("c"))
+        view = await rig.ended()
+        assert view.error is not None
+        assert view.error.name == "NonDeterminism"
+        assert "step 'c-1'" in view.error.message
+        assert "step 'b-1'" in view.error.message
+        if back:
+            rig.define(flow("b"))
+            await rig.do("restart", "", "nap", 1, "sleep")
+        else:
+            await rig.do("restart", "", "b", 1, "do")
+        view = await rig.ended()
+        assert decode_json(view.output or b"") == ["a", "b" if back else "c", "end"]
+        assert began == {"a": 1, "b": 1, "end": 1} | ({} if back else {"c": 1})
+
+
 @pytest.mark.parametrize("how", ["restart", "delete"])
 async def test_a_new_run_is_later_than_the_old_one_though_the_clock_is_set_back(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,6 @@ import pytest
 
 from tests.engines.play import Play
 from tests.engines.rig import insist, on_virtual_time, rigged
-from toque.engines import claiming
 from toque.engines.body_call import StepContext
 from toque.engines.config import StepConfig
 from toque.engines.failures import (
@@ -341,28 +340,6 @@ async def test_interruptions_are_shown_apart_from_failures(tmp_path: Path) -> No
         assert (step.interruptions, step.attempts_total) == (2, 3)
 
 
-def test_the_step_limit_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claiming, "STEPS_PER_INSTANCE_MAX", 3)
-
-    def counting(steps: int) -> Play:
-        async def run(step: WorkflowStep) -> Any:
-            for _ in range(steps):
-                await step.do("a", nothing)
-                await step.sleep("s", 0)
-
-        it = Play(run)
-        for n in range(min(steps, 3)):
-            it.finish(f"a-{n + 1}")
-            it.advance(0)
-        return it
-
-    assert counting(3).output is None
-    it = counting(4)
-    assert it.error[0] == "LimitExceeded"
-    assert [record.name for record in it.records].count("a") == 3
-    assert not it.bodies, "the step that is too many does not begin"
-
-
 # --- errors with details ------------------------------------------------------------------------
 
 
@@ -399,141 +376,6 @@ def test_details_that_cannot_be_kept_say_so(data: Any, kept: str) -> None:
     error = exception_of(record_of(StepFailed("x", data)))
     assert error.message == "x"
     assert error.data["lost"].startswith(kept)
-
-
-# --- misuse -------------------------------------------------------------------------------------
-
-
-def test_a_step_that_was_never_awaited_is_named() -> None:
-    async def run(step: WorkflowStep) -> Any:
-        step.do("lost", nothing)
-        return 1
-
-    name, message = Play(run).error
-    assert name == "StepMisuse"
-    assert "'lost' was called and never awaited" in message
-    assert "Right: `await step.do(" in message
-
-
-def test_a_declared_step_that_was_called_and_not_awaited_is_named() -> None:
-    async def run(step: WorkflowStep) -> Any:
-        @step.do("lost")
-        async def lost() -> None: ...
-
-        lost()
-
-    assert "'lost' was called and never awaited" in Play(run).error[1]
-
-
-def test_an_error_of_run_is_not_hidden_by_a_step_that_was_not_awaited() -> None:
-    async def run(step: WorkflowStep) -> Any:
-        step.do("lost", nothing)
-        raise KeyError("real")
-
-    assert Play(run).error == ("KeyError", "'real'")
-
-
-def test_a_call_that_was_cancelled_before_it_began_is_no_misuse() -> None:
-    async def run(step: WorkflowStep) -> Any:
-        task = asyncio.create_task(step.do("a", nothing))
-        task.cancel()
-        await asyncio.wait([task])
-        step.do("b", nothing).close()
-        return task.cancelled()
-
-    it = Play(run)
-    assert it.output is True
-    assert not it.records
-
-
-def test_a_declared_step_that_never_ran_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    async def run(step: WorkflowStep) -> Any:
-        @step.do("used")
-        async def used() -> None: ...
-
-        @step.do("spare")
-        async def spare() -> None: ...
-
-        await used()
-
-    it = Play(run)
-    it.finish("used-1")
-    assert it.output is None
-    assert "workflow 'test' never ran its declared step 'spare'" in caplog.messages
-    assert "'used'" not in caplog.text
-
-
-def refused(declare: Any) -> str:
-    """The message with which a declaration is refused."""
-
-    async def run(step: WorkflowStep) -> Any:
-        declare(step)
-
-    name, message = Play(run).error
-    assert name == "InvalidArgument"
-    return message
-
-
-def test_a_step_that_depends_on_itself_is_refused() -> None:
-    def declare(step: WorkflowStep) -> None:
-        @step.do("loop")
-        async def loop(loop: int) -> None: ...
-
-    assert "'loop' depends on itself" in refused(declare)
-
-
-def test_two_steps_of_one_name_are_refused_and_a_loop_is_not() -> None:
-    def declare(step: WorkflowStep) -> None:
-        @step.do("same")
-        async def one() -> None: ...
-
-        @step.do("same")
-        async def other() -> None: ...
-
-    assert "two steps are declared as 'same'" in refused(declare)
-
-    async def run(step: WorkflowStep) -> Any:
-        found = []
-        for number in range(2):
-
-            @step.do("same")
-            async def one(number: int = number) -> int: ...
-
-            found.append(await one())
-        return found
-
-    it = Play(run)
-    it.finish("same-1", 1)
-    it.finish("same-2", 2)
-    assert it.output == [1, 2]
-
-
-def test_a_parameter_that_could_mean_two_steps_is_refused() -> None:
-    def declare(step: WorkflowStep) -> None:
-        @step.do("a")
-        async def body() -> None: ...
-
-        @step.do("b")
-        async def body() -> None: ...  # noqa: F811
-
-        @step.do("c")
-        async def needs(body: int) -> None: ...
-
-    assert "several declared steps have functions of that name" in refused(declare)
-
-
-def test_a_deadline_moves_with_a_pause() -> None:
-    async def run(step: WorkflowStep) -> Any:
-        await step.do("a", nothing, {"deadline": 10})
-
-    it = Play(run)
-    it.execution.pause(it.now_ms)
-    it.skip(100_000)
-    it.look()
-    it.execution.resume(it.now_ms, it.started_ms)
-    it.look()
-    assert it.execution.outcome is None
-    assert it.replay().execution.next_due_ms() == it.now_ms + 10_000
 
 
 # --- over crashes -------------------------------------------------------------------------------
@@ -583,3 +425,41 @@ async def test_delays_deadlines_and_details_over_a_crash_at_every_commit(
             assert decode_json(view.output or b"") == [7, "StepDeadline", {"by": "Kim"}]
             if rig.commits < crash_at:
                 return
+
+
+# --- deadlines and pauses -----------------------------------------------------------------------
+
+
+def test_a_deadline_moves_with_a_pause() -> None:
+    async def run(step: WorkflowStep) -> Any:
+        await step.do("a", nothing, {"deadline": 10, "retries": {"limit": 9, "delay": 5}})
+
+    it = Play(run)
+    it.fail("a-1", ValueError())
+    it.execution.pause(it.now_ms)
+    it.skip(100_000)
+    it.look()
+    it.execution.resume(it.now_ms, it.started_ms)
+    it.look()
+    assert it.execution.next_due_ms() == it.now_ms + 5_000
+    it.replay()
+    it.advance(9_999)
+    assert it.execution.outcome is None
+    it.advance(1)
+    assert it.error[0] == "StepDeadline"
+
+
+def test_a_deadline_stands_for_a_body_in_flight() -> None:
+    async def run(step: WorkflowStep) -> Any:
+        await step.do("a", nothing, {"deadline": 10})
+
+    it = Play(run)
+    it.execution.pause(it.now_ms)
+    assert it.execution.next_due_ms() == it.now_ms + 10_000
+    it.skip(9_000)
+    it.execution.resume(it.now_ms, it.started_ms)
+    it.look()
+    assert it.execution.outcome is None
+    it.advance(1_000)
+    assert it.error[0] == "StepDeadline"
+    assert it.stopped == ["a-1"]
