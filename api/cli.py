@@ -33,6 +33,7 @@ COMMANDS = {
     ),
     "instances": Entry(".cli_instances", "Look at instances and act on them."),
     "workflows": Entry(".cli_workflows", "Look at workflows."),
+    "config": Entry(".cli_settings", "Show settings and where they come from."),
 }
 
 

@@ -17,10 +17,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from ..runtime import limits
 from ..runtime.codec import json_fault
 from ..runtime.errors import InvalidPayload
-from .cli_config import DATA_DEFAULT, target
 from .cli_flags import Flags, Output, flags_command
 from .cli_output import print_json
 from .client import Client
@@ -87,10 +85,17 @@ def server_command(
 
 
 async def _called(flags: Flags, work: Callable[..., Awaitable[None]], options: Any) -> None:
-    found = target(flags.url, flags.token, flags.account, flags.data or DATA_DEFAULT)
-    retry_for = limits.CLI_RETRY_FOR_MS / 1000
-    async with connect(found.url, found.token, found.account, retry_for=retry_for) as client:
-        await work(Call(client, flags.output or Output.TABLE), **options)
+    found = flags.settled()
+    output = Output(found.value("output") or Output.TABLE)
+    client = connect(
+        found.url,
+        found.value("token"),
+        found.value("account") or "",
+        retry_for=found.value("retry_for") or 0,
+        timeout=found.value("timeout"),
+    )
+    async with client:
+        await work(Call(client, output), **options)
 
 
 def payload(text: str | None, what: str) -> Any:

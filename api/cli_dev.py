@@ -51,7 +51,7 @@ def dev(
     ] = None,
 ) -> None:
     """Serve the workflows of a file on this machine."""
-    data = flags.data or DATA_DEFAULT
+    data = Path(flags.settled().value("data") or DATA_DEFAULT)
     settings = {"running_max": limit, "data_shards": shards}
     hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
     raise typer.Exit(run_dev(DevOptions(hosted, port, flags.as_json)))

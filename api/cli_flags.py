@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperCommand
 
 from ..runtime.errors import ToqueError
+from .cli_config import Sources, find_settings
 from .cli_exits import INTERRUPTED, print_error
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -54,7 +55,16 @@ class Flags:
     @property
     def as_json(self) -> bool:
         """Whether answers and errors are JSON."""
-        return self.output is Output.JSON
+        if self.output is not None:
+            return self.output is Output.JSON
+        try:
+            return self.settled().value("output") == Output.JSON
+        except ToqueError:  # that the settings are wrong is told by who needs them
+            return False
+
+    def settled(self) -> Sources:
+        """All settings, with these flags over them."""
+        return find_settings(dataclasses.asdict(self))
 
 
 class Command(TyperCommand):
@@ -75,23 +85,15 @@ def new_app(help: str | None = None) -> typer.Typer:
 
 def _shared(
     *,
-    url: Annotated[
-        str | None, typer.Option(envvar="TOQUE_URL", help="Server.", rich_help_panel=PANEL)
-    ] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="TOQUE_TOKEN", help="Bearer token.", rich_help_panel=PANEL)
-    ] = None,
-    account: Annotated[
-        str | None, typer.Option(envvar="TOQUE_ACCOUNT", help="Account.", rich_help_panel=PANEL)
-    ] = None,
+    url: Annotated[str | None, typer.Option(help="Server.", rich_help_panel=PANEL)] = None,
+    token: Annotated[str | None, typer.Option(help="Bearer token.", rich_help_panel=PANEL)] = None,
+    account: Annotated[str | None, typer.Option(help="Account.", rich_help_panel=PANEL)] = None,
     profile: Annotated[
         str | None, typer.Option(help="Profile of your settings.", rich_help_panel=PANEL)
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TOQUE_DATA", help="Data directory of 'toque dev'.", rich_help_panel=PANEL
-        ),
+        typer.Option(help="Data directory of 'toque dev'.", rich_help_panel=PANEL),
     ] = None,
     output: Annotated[
         Output | None, typer.Option("--output", "-o", help="How to print.", rich_help_panel=PANEL)
@@ -150,7 +152,7 @@ def flags_command(
     def register(function: Function) -> Function:
         def command(context: typer.Context, **options: Any) -> None:
             flags = given_flags(context, options)
-            with_exit_code(lambda: function(flags, **options), as_json=flags.as_json)
+            with_exit_code(lambda: function(flags, **options), flags)
 
         signature = _seen(own or function, left_out)
         command.__signature__ = signature  # type: ignore[attr-defined]
@@ -179,11 +181,11 @@ def flags_callback(app: typer.Typer) -> Callable[[Function], Function]:
     return register
 
 
-def with_exit_code(work: Callable[[], Any], *, as_json: bool) -> None:
+def with_exit_code(work: Callable[[], Any], flags: Flags) -> None:
     """Do the work; errors become one sentence on stderr and an exit code."""
     try:
         work()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except (ToqueError, TimeoutError) as error:
-        raise typer.Exit(print_error(error, as_json=as_json)) from None
+        raise typer.Exit(print_error(error, as_json=flags.as_json)) from None

@@ -37,6 +37,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table of plain texts."""
+    _table(columns, ([escape(cell) for cell in row] for row in rows))
+
+
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
