@@ -130,6 +130,10 @@ class StepShape(msgspec.Struct, frozen=True, tag="step", tag_field="type"):
     interruptions: int
 
 
+class UndoingShape(StepShape, frozen=True, tag="rollback", tag_field="type"):
+    """What undoes a step."""
+
+
 class SleepShape(msgspec.Struct, frozen=True, tag="sleep", tag_field="type"):
     """A sleep; while it is open `end` is when it will end."""
 
@@ -183,7 +187,7 @@ class Detail(msgspec.Struct, frozen=True):
     output: msgspec.Raw
     rollback: RollbackShape | None
     step_count: int
-    steps: list[StepShape | SleepShape | WaitShape]
+    steps: list[StepShape | UndoingShape | SleepShape | WaitShape]
     created_on: str
     modified_on: str
     code_changed: bool
@@ -414,7 +418,7 @@ def _attempt(attempt: AttemptView) -> AttemptShape:
     )
 
 
-def step_shape(step: StepView) -> StepShape | SleepShape | WaitShape:
+def step_shape(step: StepView) -> StepShape | UndoingShape | SleepShape | WaitShape:
     """A step in the form of its type."""
     start = iso(step.start_ms)
     error = _error(step.error)
@@ -422,7 +426,8 @@ def step_shape(step: StepView) -> StepShape | SleepShape | WaitShape:
         delay = "[dynamic]" if step.retry_delay_ms is None else step.retry_delay_ms
         retries = RetriesShape(step.retries_limit, delay, step.backoff)
         sensitive = "output" if step.sensitive else None
-        return StepShape(
+        kind = UndoingShape if step.type == "rollback" else StepShape
+        return kind(
             step.name,
             start,
             _iso_or_none(step.end_ms),
@@ -443,7 +448,10 @@ def step_shape(step: StepView) -> StepShape | SleepShape | WaitShape:
 
 
 class StepOutputShape(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a step gave: `running`, `complete` or `errored`, and its output in full."""
+    """What a step gave, in full: it is `running`, `waiting`, `complete` or `errored`.
+
+    `running` with an error: an attempt failed, and it is to be tried again.
+    """
 
     status: str
     error: ErrorShape | None

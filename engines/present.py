@@ -147,7 +147,11 @@ def step_output(instance: Instance, record: Record, attempt: int) -> StepOutput:
             raise StepNotFound(f"step {record.public_name!r} has no attempt {attempt} to show.")
         shown = _attempt_view(found)
         success, error = shown.success, shown.error
-    status = "running" if success is None else "complete" if success else "errored"
+    elif success is None and error is None and record.attempts:  # the last one failed, or runs
+        error = _error_view(record.attempts[-1].error)
+    status = "complete" if success else "errored"
+    if success is None:
+        status = "waiting" if record.kind == WAIT else "running"
     size = None
     if success and record.stream and not record.config.sensitive:
         size = ref_of(record.result or NULL).size

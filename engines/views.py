@@ -109,7 +109,8 @@ class StepOutput(msgspec.Struct, frozen=True):
     """What a step gave.
 
     Attributes:
-        status: `running`, `complete` or `errored`.
+        status: `running` (with an error: to be tried again), `waiting` (for an event),
+            `complete` or `errored`.
         output: JSON, not cut; None unless complete.
         stream_size: its length, if the output is a stream that may be read; else None.
     """
