@@ -14,14 +14,17 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from ..runtime import limits
 from ..runtime.errors import MethodNotAllowed, RouteNotFound, ToqueError
+from ..runtime.process import ProcessMeter
 from .admin_http import ADMIN_ROUTES, AdminRoutes
 from .auth import Admission, Principal, TokenBook
 from .dispatch_http import Dispatcher, Receive, Scope, Send
 from .errors_http import answer_of
 from .failures import Failures
+from .kept import Kept
+from .metrics_http import CONTENT_TYPE, Metrics
 from .openapi import openapi_document
-from .readiness import Readiness
 from .routes_http import BASE, ROUTES, Routes
 from .service import ControlPlane
 
@@ -36,13 +39,17 @@ class ControlPlaneApp(FastAPI):
         api: the bare ASGI part.
         endpoints: those of workflows and instances; they have long waits to end.
         admission: knows who asks.
-        readiness: whether this front end can do its work.
+        parts: for each part of the system whether it does its work.
+        draining: it ends soon, and is not ready for more.
+        metrics: the figures of the system.
     """
 
     api: Dispatcher
     endpoints: Routes
     admission: Admission
-    readiness: Readiness
+    parts: Kept[dict[str, bool]]
+    metrics: Metrics
+    draining = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,7 +62,7 @@ class ControlPlaneApp(FastAPI):
             return
         if scope["path"] not in _OPEN_PATHS:
             try:
-                await self.principal(scope)
+                scope["toque.principal"] = await self.principal(scope)
             except ToqueError as error:
                 await _response(error)(scope, receive, send)
                 return
@@ -71,7 +78,7 @@ class ControlPlaneApp(FastAPI):
 
     def begin_drain(self) -> None:
         """Say that this front end is not ready any more; it goes on with its work."""
-        self.readiness.draining = True
+        self.draining = True
 
     def drain(self) -> None:
         """The server ends: end long waits."""
@@ -86,7 +93,12 @@ class ControlPlaneApp(FastAPI):
 
 
 def make_app(
-    plane: ControlPlane, *, tokens: TokenBook, version: str, failures: Failures | None = None
+    plane: ControlPlane,
+    *,
+    tokens: TokenBook,
+    version: str,
+    failures: Failures | None = None,
+    process: ProcessMeter | None = None,
 ) -> ControlPlaneApp:
     """The application over a control plane.
 
@@ -95,6 +107,7 @@ def make_app(
         tokens: tokens of this process, beside those of the registry.
         version: shown in the OpenAPI document.
         failures: slows those who present no valid token.
+        process: figures of this process, for metrics.
     """
     app = ControlPlaneApp(title="toque", version=version, docs_url=None, redoc_url=None)
     app.admission = Admission(tokens, plane.accounts.cache, plane.clock, failures)
@@ -102,21 +115,30 @@ def make_app(
     app.api = Dispatcher(app.admission)
     app.api.add(ROUTES, app.endpoints, BASE)
     app.api.add(ADMIN_ROUTES, AdminRoutes(plane))
-    app.readiness = Readiness(plane.ready)
+    app.parts = Kept(plane.ready, limits.READY_KEPT_MS)
+    app.metrics = Metrics(plane, app.api, process, version)
 
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
-        parts = {} if app.readiness.draining else await app.readiness.parts()
+        parts = {} if app.draining else await app.parts.get()
         ready = bool(parts) and all(parts.values())
         body: dict[str, Any] = {"status": "ready" if ready else "not ready"}
         if "authorization" in request.headers:  # who asks without is no failed attempt
             with contextlib.suppress(ToqueError):
                 await app.principal(request.scope)
-                body |= {"draining": app.readiness.draining, "parts": parts}
+                body |= {"draining": app.draining, "parts": parts}
         headers = None if ready else {"retry-after": "1"}
         return JSONResponse(body, 200 if ready else 503, headers)
+
+    async def metrics(request: Request) -> Response:
+        who: Principal = request.scope["toque.principal"]
+        try:
+            who.check_operator()  # they show every account's workflows
+        except ToqueError as error:
+            return _response(error)
+        return Response(await app.metrics.page.get(), headers={"content-type": CONTENT_TYPE})
 
     async def refuse(request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 500)
@@ -131,6 +153,7 @@ def make_app(
 
     app.add_api_route("/healthz", healthz, methods=["GET"], include_in_schema=False)
     app.add_api_route("/readyz", readyz, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/metrics", metrics, methods=["GET"], include_in_schema=False)
     app.add_exception_handler(HTTPException, refuse)
     return app
 

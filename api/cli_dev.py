@@ -87,6 +87,7 @@ async def _serve(options: DevOptions, listen: Listen) -> None:
             runtime.control_plane,
             tokens=TokenBook({token: Principal(OPERATOR, ADMIN, "dev", "toque dev")}),
             version=version("toque"),
+            process=runtime.process,
         )
         async with HttpServer(app, SystemClock(), _HOST, options.port) as server:
             found = DevFile(server.url, token)

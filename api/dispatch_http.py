@@ -12,6 +12,7 @@ bytes held for them are bounded, past that callers get `overloaded`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, NamedTuple, Protocol
 
@@ -25,6 +26,7 @@ from ..runtime.errors import (
     RequestTimeout,
     RouteNotFound,
 )
+from ..runtime.histogram import Histogram
 from ..runtime.ids import check_account_id
 from . import requests
 from .auth import Admission, Principal
@@ -76,6 +78,7 @@ class Request:
         words: the decoded parameters of the path, the account left out.
         client: the address that it came from.
         key: its Idempotency-Key.
+        meter: counts it.
         last_event: its Last-Event-ID.
     """
 
@@ -87,13 +90,14 @@ class Request:
         "key",
         "last_event",
         "length",
+        "meter",
         "principal",
         "query",
         "receive",
         "words",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, gauge: Gauge) -> None:
+    def __init__(self, scope: Scope, receive: Receive, gauge: Gauge, meter: RouteMeter) -> None:
         self.account = ""
         self.principal = _NOBODY
         address = scope.get("client")
@@ -103,6 +107,7 @@ class Request:
         self.receive = receive
         self.gauge = gauge
         self.held = 0
+        self.meter = meter
         self.length: int | None = None
         self.key: str | None = None
         self.last_event = 0
@@ -174,9 +179,36 @@ Handler = Callable[[Request], Awaitable[bytes | Streamed]]
 _NOBODY = Principal("", "read", "", "")
 
 
+class RouteMeter:
+    """Requests of one route: how many ended with which status, and how long they took.
+
+    Attributes:
+        method, path: of the route; empty for requests that were refused before one was found.
+        statuses: how many by HTTP status; CLIENT_GONE: the client did not wait for it.
+        took_us: until the answer was handed to the connection.
+    """
+
+    __slots__ = ("method", "path", "statuses", "took_us")
+
+    def __init__(self, method: str = "", path: str = "") -> None:
+        self.method = method
+        self.path = path
+        self.statuses: dict[int, int] = {}
+        self.took_us = Histogram()
+
+    def add(self, status: int, took_s: float) -> None:
+        """Count one request."""
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.took_us.add(int(took_s * 1_000_000))
+
+
+CLIENT_GONE = 499
+
+
 class _Endpoint(NamedTuple):
     handler: Handler
     route: Route
+    meter: RouteMeter
 
 
 class Dispatcher:
@@ -189,6 +221,9 @@ class Dispatcher:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self._gauge = Gauge()
+        self._unrouted = RouteMeter()
+        self.meters = [self._unrouted]
+        """Figures of each route, and of what found none."""
         self._by_length: dict[int, dict[tuple[bytes, ...], dict[str, _Endpoint]]] = {}
 
     def add(self, routes: Iterable[Route], handlers: object, base: tuple[str, ...] = ()) -> None:
@@ -201,7 +236,9 @@ class Dispatcher:
         """
         for route in routes:
             path = tuple(word.encode() for word in (*base, *route.path))
-            endpoint = _Endpoint(getattr(handlers, "_" + route.handler), route)
+            meter = RouteMeter(route.method, "/" + "/".join((*base, *route.path)))
+            self.meters.append(meter)
+            endpoint = _Endpoint(getattr(handlers, "_" + route.handler), route, meter)
             paths = self._by_length.setdefault(len(path), {})
             paths.setdefault(path, {})[route.method] = endpoint
 
@@ -215,7 +252,18 @@ class Dispatcher:
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, self._gauge)
+        request = Request(scope, receive, self._gauge, self._unrouted)
+        began = time.perf_counter()
+        status = CLIENT_GONE
+        try:
+            status = await self._answer(request, scope, send)
+        except ClientGone:
+            return
+        finally:
+            request.meter.add(status, time.perf_counter() - began)
+
+    async def _answer(self, request: Request, scope: Scope, send: Send) -> int:
+        """Send the answer; gives its status."""
         entered = False
         headers: Headers = [JSON]
         try:
@@ -225,10 +273,8 @@ class Dispatcher:
             body = await handler(request)
             if not isinstance(body, bytes):
                 await body.send_to(send)
-                return
+                return 200
             status = 200
-        except ClientGone:
-            return
         except Exception as error:
             status, headers, body = answer_of(error)
             if getattr(error, "data", {}).get("close"):
@@ -239,6 +285,12 @@ class Dispatcher:
         headers.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+        return status
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are under way."""
+        return self._gauge.requests
 
     async def _admit(self, scope: Scope, request: Request) -> Handler:
         """Check token and account, find the handler, and check the scope."""
@@ -260,6 +312,7 @@ class Dispatcher:
         if len(parts) > _ACCOUNT_AT and parts[_ACCOUNT_AT - 1] == _ACCOUNTS:
             request.account = _account(principal, parts[_ACCOUNT_AT])
         endpoint = self._find(scope["method"], parts, request)
+        request.meter = endpoint.meter
         principal.check_scope(endpoint.route.scope)
         if endpoint.route.operator:
             principal.check_operator()

@@ -465,13 +465,18 @@ class ControlPlane(InstanceChanges):
         }
 
     async def statistics(self) -> dict[str, dict[str, Any]]:
-        """Counters of each shard, by its name; a shard that does not answer is left out."""
-        deadline = self._caller.deadline(limits.READY_TIMEOUT_MS)
+        """A few counters of each shard, by its name; one that does not answer is left out."""
+        return await self._ask_shards("statistics", limits.READY_TIMEOUT_MS)
+
+    async def figures(self) -> dict[str, dict[str, Any]]:
+        """All figures of each shard, by its name; one that does not answer is left out."""
+        return await self._ask_shards("figures", limits.METRICS_TIMEOUT_MS)
+
+    async def _ask_shards(self, method: str, timeout_ms: int) -> dict[str, dict[str, Any]]:
+        deadline = self._caller.deadline(timeout_ms)
         names = self.placement.names()
         calls: list[Any] = [
-            self._caller.call(
-                dict[str, Any], deadline, EntityRef(SHARD_INFO_KIND, name), "statistics"
-            )
+            self._caller.call(dict[str, Any], deadline, EntityRef(SHARD_INFO_KIND, name), method)
             for name in names
         ]
         results = await asyncio.gather(*calls, return_exceptions=True)

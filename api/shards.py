@@ -34,12 +34,14 @@ from ..runtime.host import Host, HostFaults, tables_of
 from ..runtime.ids import EntityRef, Placement
 from ..runtime.link_local import LocalLinks
 from ..runtime.payload_codec import NO_CODECS, Codecs
+from ..runtime.process import ProcessMeter
 from ..runtime.rpc import LinkFactory, Router, Session, ShardServer
 from ..runtime.shard_info import ShardInfo
 from ..runtime.store_sqlite import SqliteStore
 from ..souschef.env import SousChefEnv
 from ..souschef.souschef import SousChef
 from .codecs import settle_codecs
+from .figures import ShardFigures
 
 CONTROL_CLASSES: dict[str, type[DurableObject]] = {
     cls.KIND: cls for cls in (Account, Gatekeeper, Identity, SousChef, ShardInfo)
@@ -72,6 +74,7 @@ class ShardSettings:
         synchronous: see `SqliteStore.open`.
         store: the class that opens the file (simulation watches its commits).
         memory_bytes: how much memory the process has; see `Host`.
+        process: tells figures of the process, for metrics.
         retention: how long instances are kept after success, and after another end, in ms, if
             their create does not say.
         codecs: what payloads go through on their way to disk.
@@ -87,6 +90,7 @@ class ShardSettings:
     synchronous: Literal["FULL", "NORMAL", "OFF"] = "FULL"
     store: type[SqliteStore] = SqliteStore
     memory_bytes: Callable[[], int] | None = None
+    process: ProcessMeter | None = None
     retention: tuple[int, int] = (limits.RETENTION_DEFAULT_MS, limits.RETENTION_DEFAULT_MS)
     codecs: Codecs = NO_CODECS
     faults: Faults = field(default_factory=Faults)
@@ -212,7 +216,7 @@ def open_shard(
     )
     reporter = Reporter(loop, router.call, _peeker(host)) if is_data else None
     blobs = _blobs(store, path.parent.parent / BLOBS_FOLDER / shard, loop) if is_data else None
-    host.set_envs(_envs(settings, host, reporter, code_host, blobs))
+    host.set_envs(_envs(settings, host, store, reporter, code_host, blobs))
     opened = OpenShard(store, host, router, reporter, code_host, blobs)
     own.register(shard, opened.server)
     host.start()
@@ -256,18 +260,20 @@ def _classes(settings: ShardSettings, is_data: bool) -> dict[str, type[DurableOb
 def _envs(
     settings: ShardSettings,
     host: Host,
+    store: SqliteStore,
     reporter: Reporter | None,
     code_host: CodeHost,
     blobs: BlobCollector | None,
 ) -> dict[str, Any]:
+    souschefs = SousChefEnv(epoch=lambda: host.store.epoch)
+    engines: EngineEnv | None = None
     envs: dict[str, Any] = {
-        ShardInfo.KIND: lambda: {**host.statistics(), **code_host.statistics()},
         Account.KIND: AccountEnv(settings.running_max, settings.souschefs),
         Gatekeeper.KIND: GatekeeperEnv(settings.running_max, settings.faults.gatekeeper),
-        SousChef.KIND: SousChefEnv(epoch=lambda: host.store.epoch),
+        SousChef.KIND: souschefs,
     }
     if reporter is not None:
-        env = EngineEnv(
+        engines = EngineEnv(
             loop=host.loop,
             shard=host.shard,
             store=host.store,
@@ -279,7 +285,10 @@ def _envs(
             retention=settings.retention,
             codecs=settings.codecs,
         )
-        envs[Engine.KIND] = envs[EngineShard.KIND] = env
+        envs[Engine.KIND] = envs[EngineShard.KIND] = engines
+    envs[ShardInfo.KIND] = ShardFigures(
+        host, store, code_host, settings.process, engines, souschefs, settings.running_max
+    )
     return envs
 
 

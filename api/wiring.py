@@ -44,6 +44,7 @@ from ..runtime.memory import resident_bytes
 from ..runtime.notes import Notes, notes_path, read_notes
 from ..runtime.opening import check_room
 from ..runtime.payload_codec import Codecs
+from ..runtime.process import ProcessMeter
 from ..runtime.rpc import Router
 from .client import Client
 from .client_embedded import EmbeddedBackend
@@ -123,11 +124,13 @@ class Runtime:
         router: calls any entity.
         placement: which shards there are.
         workflows: names of the app's workflows.
+        process: figures of this process.
         takes_params: those of them whose `run` names a type for its params.
     """
 
-    def __init__(self, router: Router, app: App | None) -> None:
+    def __init__(self, router: Router, app: App | None, process: ProcessMeter) -> None:
         self.router = router
+        self.process = process
         self.placement = router.placement
         self.entropy = SystemEntropy()
         self.control_plane = ControlPlane(router, self.placement, SystemClock(), self.entropy)
@@ -253,8 +256,15 @@ async def _embedded(
             created_ms=clock.now_ms(),
         )
         stack.callback(directory.close)
+        process = ProcessMeter(loop)
+        process.start()
+        stack.callback(process.close)
         settings = ShardSettings(
-            directory.placement, objects=app.objects, memory_bytes=resident_bytes, codecs=codecs
+            directory.placement,
+            objects=app.objects,
+            memory_bytes=resident_bytes,
+            process=process,
+            codecs=codecs,
         )
         run_dir = runtime_directory(f"e-{directory_id(str(directory.path))}")
         stack.callback(_remove_if_empty, run_dir)
@@ -270,7 +280,7 @@ async def _embedded(
             await one.open()
             opened.append(one)
         directory.note_stores_made()
-        runtime = Runtime(Router(directory.placement, links, loop), app)
+        runtime = Runtime(Router(directory.placement, links, loop), app, process)
         stack.push_async_callback(runtime.close)
         await runtime.deploy(account, running_max)
         yield runtime

@@ -27,6 +27,7 @@ from ..runtime.entropy import SystemEntropy
 from ..runtime.link_socket import SocketLinks
 from ..runtime.memory import resident_bytes
 from ..runtime.opening import check_room
+from ..runtime.process import ProcessMeter
 from ..runtime.rpc import Router
 from .codecs import Given, codecs_of, names_of
 from .shards import OpenShard, ShardSettings, open_shard, settled
@@ -40,8 +41,10 @@ class RayRuntime(Runtime):
         supervisor: watches the shard actors; `supervisor.events` tells what happened to them.
     """
 
-    def __init__(self, router: Router, app: App, supervisor: Supervisor) -> None:
-        super().__init__(router, app)
+    def __init__(
+        self, router: Router, app: App, supervisor: Supervisor, process: ProcessMeter
+    ) -> None:
+        super().__init__(router, app, process)
         self.supervisor = supervisor
 
 
@@ -102,7 +105,10 @@ async def start_ray(
         supervisor.start()
         stack.push_async_callback(supervisor.close)
         links = SocketLinks(cluster.spec.socket_address, cluster.spec.token, loop, SystemEntropy())
-        runtime = RayRuntime(Router(directory.placement, links, loop), app, supervisor)
+        process = ProcessMeter(loop)
+        process.start()
+        stack.callback(process.close)
+        runtime = RayRuntime(Router(directory.placement, links, loop), app, supervisor, process)
         stack.push_async_callback(runtime.close)
         await runtime.deploy(account, running_max)
         yield runtime
@@ -133,10 +139,12 @@ async def build_shard(spec: ShardSpec) -> OpenShard:
         resources=RayResources(None, TaskLost),
         owns_loop=True,
     )
+    process = ProcessMeter(loop)
     settings = ShardSettings(
         spec.placement,
         objects=app.objects,
         memory_bytes=resident_bytes,
+        process=process,
         codecs=codecs_of(spec.settings.get("codecs")),
     )
     path = store_path(Path(spec.data_dir), spec.shard)
@@ -152,4 +160,6 @@ async def build_shard(spec: ShardSpec) -> OpenShard:
         links=SocketLinks(spec.socket_address, spec.token, loop, entropy),
         code_host=code_host,
     )
-    return await settled(opened, settings)
+    opened = await settled(opened, settings)
+    process.start()  # for as long as the process lives
+    return opened

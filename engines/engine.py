@@ -226,6 +226,7 @@ class Engine(InstanceOperations):
             return instance.status in HOLDS_SLOT
         now_ms = self.ctx.clock.now_ms()
         instance.status = move(instance.status, "grant")
+        self.env.starts_ms.add(now_ms - instance.queued_ms)
         instance.modified_ms = max(now_ms, instance.modified_ms)
         self._is_changed = True
         is_first = instance.started_ms is None

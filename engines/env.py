@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..runtime.blobs import BlobCollector
+from ..runtime.histogram import Histogram
 from ..runtime.ids import EntityRef
 from ..runtime.limits import RETENTION_DEFAULT_MS
 from ..runtime.payload_codec import NO_CODECS, Codecs
@@ -46,6 +47,7 @@ class EngineEnv:
         faults: see `EngineFaults`.
         blobs: the shard's streams.
         codecs: what payloads go through on their way to disk.
+        starts_ms: how long those that were granted a slot had waited for it.
         retention: how long instances are kept after success, and after another end, in ms.
     """
 
@@ -59,3 +61,4 @@ class EngineEnv:
     blobs: BlobCollector | None = None
     codecs: Codecs = NO_CODECS
     retention: tuple[int, int] = (RETENTION_DEFAULT_MS, RETENTION_DEFAULT_MS)
+    starts_ms: Histogram = field(default_factory=Histogram)

@@ -154,6 +154,10 @@ class Host:
         activation = self._live.get(ref)
         return None if activation is None else activation.entity
 
+    def live(self, kind: str) -> list[DurableObject]:
+        """The live entities of a kind."""
+        return [activation.entity for ref, activation in self._live.items() if ref.kind == kind]
+
     def _activate(self, ref: EntityRef) -> Activation:
         activation = self._live.get(ref)
         if activation is None:

@@ -31,6 +31,7 @@ from .errors import (
     from_wire,
     to_wire,
 )
+from .histogram import Histogram
 from .ids import EntityRef, Placement
 from .messages import WIRE_VERSION, Call, Frame, Reply
 from .store import Store
@@ -92,7 +93,9 @@ class _Pending:
 class Peer:
     """The caller's side of one shard."""
 
-    def __init__(self, shard: str, links: LinkFactory, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, shard: str, links: LinkFactory, loop: asyncio.AbstractEventLoop, sent: Histogram
+    ) -> None:
         self.shard = shard
         self.epoch = 0
         self._loop = loop
@@ -103,6 +106,7 @@ class Peer:
         self._sweeping: asyncio.TimerHandle | None = None
         self._up = False
         self._closed = False
+        self._sent = sent
         self._link = links.open(shard, self._on_frame, self._on_up, self._on_down)
 
     def send(
@@ -148,6 +152,7 @@ class Peer:
                     self._pending.pop(pending.call.id, None)
                     _fail(pending.future, error)
                 continue
+            self._sent.add(len(part))
             for pending in part:
                 pending.sent = True
 
@@ -271,6 +276,8 @@ class Router:
         self._loop = loop
         self._peers: dict[str, Peer] = {}
         self._closed = False
+        self.calls_per_frame = Histogram()
+        """How many calls left together, of all frames that left."""
 
     def call(
         self,
@@ -307,7 +314,7 @@ class Router:
             if self._closed:
                 _fail(future, ShardUnavailable("this router is closed."))
                 return
-            peer = self._peers[shard] = Peer(shard, self._links, self._loop)
+            peer = self._peers[shard] = Peer(shard, self._links, self._loop, self.calls_per_frame)
         peer.send(ref, method, args, chain, future, timeout_ms or limits.CALL_TIMEOUT_MS, decode)
 
     def epoch_of(self, shard: str) -> int:

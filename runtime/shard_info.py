@@ -6,8 +6,7 @@ any shard for its counters. It keeps nothing but the time of its last probe.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from . import limits
 from .entity import Context, DurableObject
@@ -15,22 +14,38 @@ from .entity import Context, DurableObject
 SHARD_INFO_KIND = "ShardInfo"
 
 
+class Report(Protocol):
+    """What tells how a shard does; all of it plain data."""
+
+    def statistics(self) -> dict[str, Any]:
+        """A few counters."""
+
+    async def figures(self) -> dict[str, Any]:
+        """All figures of the shard, for metrics. Bounded, and does not hold the loop."""
+
+
 class ShardInfo(DurableObject):
     """Answers for the shard it lives on.
 
     Args:
-        env: gives the figures of the shard's host.
+        env: see `Report`.
     """
 
     KIND = SHARD_INFO_KIND
 
-    def __init__(self, ctx: Context, env: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, ctx: Context, env: Report) -> None:
         super().__init__(ctx, env)
         self._probed_ms: int | None = None
 
     def statistics(self) -> dict[str, Any]:
         """Counters of the shard: calls, commits, rows, live entities, alarms, epoch."""
-        return dict(self.env())
+        found: dict[str, Any] = self.env.statistics()
+        return found
+
+    async def figures(self) -> dict[str, Any]:
+        """All figures of the shard; see `api/figures.py`."""
+        found: dict[str, Any] = await self.env.figures()
+        return found
 
     async def probe(self) -> None:
         """Answer if the shard's store can commit: from time to time by a small write.

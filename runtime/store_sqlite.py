@@ -22,6 +22,7 @@ from typing import Any, Literal
 from . import limits
 from .errors import DataDirFormat, Fenced, InvalidArgument, StoreFailed
 from .group_commit import EVERY_OWNER, Batch, Failures, GroupCommit, Told, merge
+from .histogram import Histogram
 from .reader_sqlite import DiskFailed, Reader
 from .schema_sqlite import Synchronous, TableSql, check_tables, connect_writer, prepare
 from .store import Durable
@@ -73,6 +74,10 @@ class SqliteStore:
         self._counts = dict.fromkeys(
             ("commits", "rows", "bytes", "commit_seconds", "batch_rows_max"), 0.0
         )
+        self.commit_rows = Histogram()
+        """Rows of each commit."""
+        self.commit_us = Histogram()
+        """How long each took, from the hand-over to its answer."""
         self._thread: WriterThread | None = None
         if threaded:
             self._thread = WriterThread(
@@ -324,8 +329,11 @@ class SqliteStore:
         counts["commits"] += 1
         counts["rows"] += batch.rows
         counts["bytes"] += batch.bytes
-        counts["commit_seconds"] += self._loop.time() - self._handed_at
+        took_s = self._loop.time() - self._handed_at
+        counts["commit_seconds"] += took_s
         counts["batch_rows_max"] = max(counts["batch_rows_max"], batch.rows)
+        self.commit_rows.add(batch.rows)
+        self.commit_us.add(int(took_s * 1_000_000))
         told = self._group.finish(failures)
         self._hand_over()  # before the callbacks, so that the writer need not wait for them
         if failures and self.on_owner_failed is not None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..runtime.histogram import Histogram
+
 _BUCKETS = 32
 
 
@@ -20,11 +22,16 @@ class LatenessStatistics(msgspec.Struct, frozen=True):
 
 
 class Lateness:
-    """Counts delays in milliseconds."""
+    """Counts delays in milliseconds.
 
-    __slots__ = ("_buckets", "count", "max_ms")
+    Args:
+        all_ms: where those of others are counted too.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_all", "_buckets", "count", "max_ms")
+
+    def __init__(self, all_ms: Histogram | None = None) -> None:
+        self._all = all_ms
         self._buckets = [0] * _BUCKETS
         self.count = 0
         self.max_ms = 0
@@ -32,6 +39,8 @@ class Lateness:
     def add(self, late_ms: int) -> None:
         """Count one delay (at least 0)."""
         self.count += 1
+        if self._all is not None:
+            self._all.add(late_ms)
         self.max_ms = max(self.max_ms, late_ms)
         self._buckets[min(late_ms.bit_length(), _BUCKETS - 1)] += 1
 

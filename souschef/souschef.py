@@ -30,8 +30,8 @@ from ..runtime.entity import AlarmInfo, Context, DurableObject
 from ..runtime.errors import EntityReset, SystemFault
 from ..runtime.ids import EntityRef
 from ..runtime.store import Store
-from .env import SousChefEnv
-from .lateness import LatenessStatistics
+from .env import SousChefEnv, Totals
+from .lateness import Lateness, LatenessStatistics
 from .roster import Roster
 from .rows import HELD, ORDER, PARKED, STATE, UNDONE
 
@@ -107,6 +107,7 @@ class SousChef(DurableObject):
         self._gatekeeper = EntityRef(GATEKEEPER_KIND, self._key.split("/", 1)[0])
         self._loop = asyncio.get_running_loop()
         self._roster = Roster(ctx, self._key, ctx.clock.now_ms())
+        self._roster.lateness = Lateness(env.totals.late_ms)
         self._closed = False
         self._active = False
         self._flushing = False
@@ -164,6 +165,14 @@ class SousChef(DurableObject):
             lateness=roster.lateness.statistics(),
         )
 
+    def count_into(self, totals: Totals) -> None:
+        """Add what this activation has done."""
+        totals.grants += self._roster.grants
+        totals.refusals += self._roster.refusals
+        totals.pokes += self._roster.pokes
+        totals.calls += self._calls
+        totals.calls_failed += self._calls_failed
+
     def place_of(self, key: str) -> QueuePlace:
         """Where an instance stands."""
         roster = self._roster
@@ -196,6 +205,8 @@ class SousChef(DurableObject):
 
     def on_evict(self) -> None:
         """Stop all timers."""
+        if not self._closed:
+            self.count_into(self._env.totals)
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()

@@ -44,6 +44,7 @@ TECHNOLOGIES = {
     "starlette": ("_http",),
     "uvicorn": ("_http",),
     "httptools": ("_http",),
+    "prometheus_client": ("_http",),
     "aiohttp": ("_http",),
     "httpx": ("_http",),
     "requests": ("_http",),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from toque.api.readiness import Readiness
+from toque.api.kept import Kept
 from toque.api.wiring import embedded
 from toque.runtime import limits
 from toque.runtime.ids import EntityRef
@@ -30,18 +30,18 @@ def test_however_many_ask_it_looks_once_and_keeps_that_for_a_moment() -> None:
         return {"d0": looks == 1}
 
     async def main() -> None:
-        readiness = Readiness(check)
-        asked = [asyncio.create_task(readiness.parts()) for _ in range(50)]
+        kept = Kept(check, limits.READY_KEPT_MS)
+        asked = [asyncio.create_task(kept.get()) for _ in range(50)]
         await asyncio.sleep(1)
         asked[0].cancel()  # a client that goes away takes nobody's answer with it
         go_on.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert isinstance(found[0], asyncio.CancelledError)
         assert found[1:] == [{"d0": True}] * 49
-        assert await readiness.parts() == {"d0": True}
+        assert await kept.get() == {"d0": True}
         assert looks == 1
         await asyncio.sleep(limits.READY_KEPT_MS / 1000)
-        assert await readiness.parts() == {"d0": False}
+        assert await kept.get() == {"d0": False}
         assert looks == 2
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
@@ -59,10 +59,10 @@ def test_a_look_that_fails_is_told_and_the_next_one_looks_again() -> None:
         return {}
 
     async def main() -> None:
-        readiness = Readiness(check)
+        kept = Kept(check, limits.READY_KEPT_MS)
         with pytest.raises(OSError, match="no"):
-            await readiness.parts()
-        assert await readiness.parts() == {}
+            await kept.get()
+        assert await kept.get() == {}
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(main())
