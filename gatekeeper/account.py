@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import InvalidArgument, TooManyWorkflows, WorkflowNotFound
@@ -19,9 +21,12 @@ from .messages import (
     ACCOUNT_KIND,
     GATEKEEPER_KIND,
     AccountSnapshot,
+    LimitsChange,
+    Settings,
     VersionRecord,
     WorkflowRecord,
 )
+from .settings import ACCOUNT_ROW, NOTHING_SET, SETTINGS, SettingsBook, check_change
 
 ACCOUNTS = Table(
     "accounts",
@@ -70,17 +75,23 @@ class AccountEnv:
     Attributes:
         running_max: the limit of an account that has set none; the Gatekeeper's must be the same.
         souschefs: over how many SousChefs a new workflow is spread.
+        creates_per_second: of an account, and of a workflow, that has set none; the Gatekeeper's
+            must be the same.
     """
 
     running_max: int = limits.RUNNING_PER_ACCOUNT_DEFAULT
     souschefs: int = limits.SOUSCHEFS_PER_WORKFLOW_DEFAULT
+    creates_per_second: tuple[int, int] = (
+        limits.CREATES_PER_SECOND_MAX,
+        limits.CREATES_PER_SECOND_MAX,
+    )
 
 
 class Account(DurableObject):
     """The registry of one account; its key is the account's id."""
 
     KIND = ACCOUNT_KIND
-    TABLES = (ACCOUNTS, WORKFLOWS, VERSIONS)
+    TABLES = (ACCOUNTS, WORKFLOWS, VERSIONS, SETTINGS)
 
     def __init__(self, ctx: Context, env: AccountEnv | None) -> None:
         super().__init__(ctx, env)
@@ -91,6 +102,7 @@ class Account(DurableObject):
         self._running_max = row[2] if row else self._env.running_max
         rows = ctx.scan(WORKFLOWS, (key,), limit=limits.WORKFLOWS_PER_ACCOUNT_MAX)
         self._workflows = {row[1]: WorkflowRecord(*row[1:]) for row in rows}
+        self._settings = SettingsBook(ctx)
 
     # --- workflows --------------------------------------------------------------------------
 
@@ -178,6 +190,7 @@ class Account(DurableObject):
                 self.ctx.delete(VERSIONS, row[:3])
         if record.weight != 1 or record.running_max:
             self._tell_workflow(record.uuid, 1, 0)
+        self._put_settings(record.uuid, NOTHING_SET)
         self._next_generation()
         self.ctx.delete(WORKFLOWS, (key, name))
         del self._workflows[name]
@@ -219,9 +232,54 @@ class Account(DurableObject):
 
     def snapshot(self, known_generation: int) -> AccountSnapshot:
         """All that front ends cache; without the workflows if they know this generation."""
-        newest = known_generation == self._generation
-        workflows = None if newest else list(self._workflows.values())
-        return AccountSnapshot(self._generation, self._running_max, workflows)
+        if known_generation == self._generation:
+            return AccountSnapshot(self._generation, self._running_max, None)
+        return self._snapshot()
+
+    def _snapshot(self) -> AccountSnapshot:
+        return AccountSnapshot(
+            self._generation,
+            self._running_max,
+            list(self._workflows.values()),
+            self._settings.all,
+            self._env.creates_per_second,
+        )
+
+    def change_limits(self, name: str | None, change: LimitsChange) -> AccountSnapshot:
+        """Change limits and settings of a workflow (None: of the account), all or none of them.
+
+        Raises:
+            WorkflowNotFound, InvalidArgument
+        """
+        record = None if name is None else self.get_workflow(name)
+        check_change(change, of_workflow=record is not None)
+        if record is not None:
+            self._change_workflow_limits(record, change)
+        elif change.running_max is not msgspec.UNSET:
+            self.set_limits(change.running_max)
+        uuid = ACCOUNT_ROW if record is None else record.uuid
+        if self._put_settings(uuid, self._settings.changed(uuid, change)):
+            self._next_generation()
+        return self._snapshot()
+
+    def _change_workflow_limits(self, record: WorkflowRecord, change: LimitsChange) -> None:
+        name = record.name
+        if change.souschefs is not msgspec.UNSET:
+            self.set_souschefs(name, change.souschefs)
+        weight = record.weight if change.weight is msgspec.UNSET else change.weight
+        most = record.running_max if change.running_max is msgspec.UNSET else change.running_max
+        self.set_workflow_limits(name, weight, most)
+
+    def _put_settings(self, uuid: str, settings: Settings) -> bool:
+        """Set settings; the Gatekeeper is told of rates. Gives whether anything changed."""
+        old = self._settings.get(uuid)
+        if settings == old:
+            return False
+        if settings.creates_per_second != old.creates_per_second:
+            gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)
+            self.ctx.tell(gatekeeper, "set_rate", uuid, settings.creates_per_second)
+        self._settings.put(uuid, settings)
+        return True
 
     def set_limits(self, running_max: int) -> AccountSnapshot:
         """Set how many instances of the account may run.
@@ -237,7 +295,7 @@ class Account(DurableObject):
             self.ctx.put(ACCOUNTS, (key, self._generation + 1, running_max))
             self._generation += 1
             self._running_max = running_max
-        return AccountSnapshot(self._generation, self._running_max, list(self._workflows.values()))
+        return self._snapshot()
 
     # --- inside -----------------------------------------------------------------------------
 

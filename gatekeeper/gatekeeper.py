@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import InvalidArgument, SystemFault
@@ -20,7 +22,10 @@ from .messages import (
     CycleReply,
     CycleRequest,
     GatekeeperStatistics,
+    RateReply,
+    RateRequest,
 )
+from .rates import RateBook
 from .slots import GatekeeperFaults, Holder, LeaseBook
 
 LEASES = Table(
@@ -47,6 +52,11 @@ LIMITS = Table(
     ),
     key_size=2,
 )
+RATES = Table(
+    "gatekeeper_rates",
+    (("entity", "TEXT"), ("workflow", "TEXT"), ("creates_per_second", "INTEGER")),
+    key_size=2,
+)
 ACCOUNT_ROW = ""
 """The row of LIMITS that holds the account's own limit."""
 
@@ -60,17 +70,22 @@ class GatekeeperEnv:
     Attributes:
         running_max: the limit of an account that has set none.
         faults: deliberate faults for checkers.
+        creates_per_second: of an account, and of a workflow, that has set none.
     """
 
     running_max: int = limits.RUNNING_PER_ACCOUNT_DEFAULT
     faults: GatekeeperFaults = field(default_factory=GatekeeperFaults)
+    creates_per_second: tuple[int, int] = (
+        limits.CREATES_PER_SECOND_MAX,
+        limits.CREATES_PER_SECOND_MAX,
+    )
 
 
 class Gatekeeper(DurableObject):
     """Leases the slots of one account; its key is the account's id."""
 
     KIND = GATEKEEPER_KIND
-    TABLES = (LEASES, LIMITS)
+    TABLES = (LEASES, LIMITS, RATES)
 
     def __init__(self, ctx: Context, env: GatekeeperEnv | None) -> None:
         super().__init__(ctx, env)
@@ -78,6 +93,9 @@ class Gatekeeper(DurableObject):
         self._calls = 0
         self._recent: deque[tuple[int, int]] = deque()
         self._book = self._load()
+        self._rates = RateBook(*self._env.creates_per_second)
+        for _, workflow, rate in ctx.scan(RATES, (ctx.ref.key,), limit=limits.SCAN_ROWS_MAX):
+            self._rates.set_limit(workflow, rate)
 
     def _load(self) -> LeaseBook:
         book = LeaseBook(self._env.running_max, self._env.faults)
@@ -123,6 +141,42 @@ class Gatekeeper(DurableObject):
             self._book = self._load()  # the store took no row: what it does not hold is not so
             raise
         return outcome.reply
+
+    def lease_rates(self, request: RateRequest) -> RateReply:
+        """A front end's one call per period: what arrived there for its rates.
+
+        Raises:
+            InvalidArgument: the report can't be true.
+        """
+        arrivals = request.arrivals
+        if (
+            len(arrivals) > limits.WORKFLOWS_PER_ACCOUNT_MAX
+            or min(arrivals.values(), default=0) < 0
+        ):
+            raise InvalidArgument(f"a report of front end {request.front_end!r:.80} can't be true.")
+        now_ms = self.ctx.clock.now_ms()
+        self._count_call(now_ms)
+        reply = self._rates.on_report(request, self._book.period_ms, now_ms)
+        account = self.ctx.ref.key
+        queued = {uuid: self._book.queued(f"{account}/{uuid}") for uuid in arrivals}
+        return msgspec.structs.replace(reply, queued=queued)
+
+    def set_rate(self, workflow_uuid: str, creates_per_second: int | None) -> None:
+        """Set how many creates a second a workflow may have (the account: an empty uuid).
+
+        None: the default again.
+        """
+        key = (self.ctx.ref.key, workflow_uuid)
+        if creates_per_second is None:
+            self.ctx.delete(RATES, key)
+        elif 1 <= creates_per_second <= limits.CREATES_PER_SECOND_MAX:
+            self.ctx.put(RATES, (*key, creates_per_second))
+        else:
+            raise InvalidArgument(
+                f"creates_per_second must be 1 to {limits.CREATES_PER_SECOND_MAX}, "
+                f"not {creates_per_second}."
+            )
+        self._rates.set_limit(workflow_uuid, creates_per_second)
 
     def set_limit(self, running_max: int) -> None:
         """Set how many instances of the account may run; holders learn it at their next call."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ..runtime.limits import CREATES_PER_SECOND_MAX
+
 ACCOUNT_KIND = "Account"
 GATEKEEPER_KIND = "Gatekeeper"
 IDENTITY_KIND = "Identity"
@@ -96,12 +98,83 @@ class VersionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     created_ms: int
 
 
+class Settings(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Settings of an account or a workflow; None: the default.
+
+    Attributes:
+        creates_per_second: how many instances may be created.
+        steps: how many steps an instance may make (a workflow's only).
+        success_retention_ms, error_retention_ms: how long instances are kept after success, and
+            after another end, if their create does not say.
+    """
+
+    creates_per_second: int | None = None
+    steps: int | None = None
+    success_retention_ms: int | None = None
+    error_retention_ms: int | None = None
+
+
+class LimitsChange(msgspec.Struct, frozen=True):
+    """A change of limits and settings; what is unset stays. None: the default again.
+
+    `weight`, `souschefs` and `steps` are workflows' only.
+    """
+
+    running_max: int | msgspec.UnsetType = msgspec.UNSET
+    weight: int | msgspec.UnsetType = msgspec.UNSET
+    souschefs: int | msgspec.UnsetType = msgspec.UNSET
+    creates_per_second: int | msgspec.UnsetType | None = msgspec.UNSET
+    steps: int | msgspec.UnsetType | None = msgspec.UNSET
+    success_retention_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    error_retention_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class AccountSnapshot(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """All of an account that front ends cache. `workflows` is None if nothing is newer."""
+    """All of an account that front ends cache. `workflows` is None if nothing is newer.
+
+    Attributes:
+        settings: what was set, by workflow uuid (the account's own: an empty one).
+        creates_per_second: of an account, and of a workflow, that has set none.
+    """
 
     generation: int
     running_max: int
     workflows: list[WorkflowRecord] | None
+    settings: dict[str, Settings] = {}
+    creates_per_second: tuple[int, int] = (CREATES_PER_SECOND_MAX, CREATES_PER_SECOND_MAX)
+
+
+class RateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A front end's one call per second while creates come to it.
+
+    Attributes:
+        front_end: its id.
+        seq: grows with each call; a stale one changes nothing.
+        arrivals: creates that came since its last call, refused ones too, in thousandths per
+            second, by workflow uuid.
+        held: the leases that it obeys, by workflow uuid (the account's own: an empty one).
+    """
+
+    front_end: str
+    seq: int
+    arrivals: dict[str, int]
+    held: dict[str, int]
+
+
+class RateReply(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A front end's leases.
+
+    Attributes:
+        seq: of the call that this answers.
+        leases: creates per second in thousandths, by workflow uuid (the account's: an empty one).
+        queued: instances that wait for a slot, by workflow uuid.
+        period_ms: when to call next.
+    """
+
+    seq: int
+    leases: dict[str, int]
+    queued: dict[str, int]
+    period_ms: int
 
 
 class AccountInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -170,6 +243,8 @@ class GatekeeperStatistics(msgspec.Struct, frozen=True):
 
 
 # Gatekeeper.cycle(request: CycleRequest) -> CycleReply
+# Gatekeeper.lease_rates(request: RateRequest) -> RateReply
+# Gatekeeper.set_rate(workflow_uuid: str, creates_per_second: int | None) -> None
 # Gatekeeper.set_limit(running_max: int) -> None
 # Gatekeeper.set_workflow(workflow_uuid: str, weight: int, running_max: int) -> None
 # Gatekeeper.statistics() -> GatekeeperStatistics
@@ -181,6 +256,7 @@ class GatekeeperStatistics(msgspec.Struct, frozen=True):
 # Account.set_limits(running_max: int) -> AccountSnapshot  (also told to the Gatekeeper, durably)
 # Account.set_souschefs(name: str, souschefs: int) -> WorkflowRecord
 # Account.set_workflow_limits(name, weight, running_max) -> WorkflowRecord  (told likewise)
+# Account.change_limits(name: str | None, change: LimitsChange) -> AccountSnapshot
 # Identity.snapshot(known_generation: int) -> IdentitySnapshot
 # Identity.put_account(account, name, request_id) -> AccountInfo;  Identity.ensure_account(account)
 # Identity.put_token(token_id, account, name, scope, digest, expires_ms) -> TokenRecord

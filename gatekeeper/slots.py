@@ -214,6 +214,13 @@ class LeaseBook:
         """Whether it waits for others' slots (not for its workflow's own limit)."""
         return holder.counts and not workflow.running_max and holder.wanted > holder.target
 
+    def queued(self, workflow: str) -> int:
+        """How many instances of `account/workflow uuid` wait for a slot, as last reported."""
+        entry = self.workflows.get(workflow)
+        if entry is None:
+            return 0
+        return sum(holder.awakened + holder.fresh for holder in entry.holders.values())
+
     @property
     def period_ms(self) -> int:
         """How long a cycle takes, so that calls per second stay under their bound."""
