@@ -24,6 +24,8 @@ T = TypeVar("T")
 _TOQUE = ("toque", "v1")
 _ONE = (*_TOQUE, "accounts", ACCOUNT)
 _TOKENS = (*_ONE, "tokens")
+_LIMITS = (*_ONE, "limits")
+_WORKFLOW_LIMITS = (*_ONE, "workflows", "{}", "limits")
 _CLOUDFLARE = ("client", "v4")
 
 ADMIN_ROUTES = (
@@ -35,6 +37,10 @@ ADMIN_ROUTES = (
     Route("GET", _TOKENS, "list_tokens", ADMIN),
     Route("POST", _TOKENS, "create_token", ADMIN),
     Route("DELETE", (*_TOKENS, "{}"), "revoke_token", ADMIN),
+    Route("GET", _LIMITS, "get_limits", READ),
+    Route("PATCH", _LIMITS, "change_limits", ADMIN),
+    Route("GET", _WORKFLOW_LIMITS, "get_workflow_limits", READ),
+    Route("PATCH", _WORKFLOW_LIMITS, "change_workflow_limits", ADMIN),
     Route("GET", (*_CLOUDFLARE, "accounts"), "cloudflare_accounts", READ),
     Route("GET", (*_CLOUDFLARE, "accounts", ACCOUNT), "cloudflare_account", READ),
     Route("GET", (*_CLOUDFLARE, "memberships"), "memberships", READ),
@@ -42,6 +48,8 @@ ADMIN_ROUTES = (
 )
 
 _account_body = msgspec.json.Decoder(admin_shapes.AccountBody)
+_account_limits = msgspec.json.Decoder(admin_shapes.AccountLimitsBody)
+_workflow_limits = msgspec.json.Decoder(admin_shapes.WorkflowLimitsBody)
 _token_body = msgspec.json.Decoder(admin_shapes.TokenBody)
 
 
@@ -157,6 +165,36 @@ class AdminRoutes:
         (token_id,) = request.words
         await self._accounts.revoke_token(request.account, token_id[: limits.ENTITY_KEY_CHARS_MAX])
         return shapes.answer(admin_shapes.TokenRevoked(token_id))
+
+    # --- limits ---
+
+    async def _get_limits(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        await self._named(request)
+        found = await self._plane.limits.of_account(request.account)
+        return shapes.answer(admin_shapes.account_limits(found))
+
+    async def _change_limits(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        await self._named(request)
+        known = admin_shapes.AccountLimitsBody.__struct_fields__
+        body = requests.decode(_account_limits, await request.body(), known)
+        change = admin_shapes.limits_change(body)
+        found = await self._plane.limits.of_account(request.account, change)
+        return shapes.answer(admin_shapes.account_limits(found))
+
+    async def _get_workflow_limits(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        found = await self._plane.limits.of_workflow(request.account, request.words[0])
+        return shapes.answer(admin_shapes.workflow_limits(found))
+
+    async def _change_workflow_limits(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        known = admin_shapes.WorkflowLimitsBody.__struct_fields__
+        body = requests.decode(_workflow_limits, await request.body(), known)
+        change = admin_shapes.limits_change(body)
+        found = await self._plane.limits.of_workflow(request.account, request.words[0], change)
+        return shapes.answer(admin_shapes.workflow_limits(found))
 
 
 def _key_of(request: Request) -> str | None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
-from ..gatekeeper.messages import AccountInfo, TokenRecord
+from ..engines.durations import duration_ms
+from ..gatekeeper.messages import AccountInfo, LimitsChange, TokenRecord
+from .account_limits import AccountLimits, WorkflowLimits
 from .accounts import NewToken
 from .auth import Principal
 from .shapes import iso
@@ -62,6 +64,48 @@ class TokenRevoked(msgspec.Struct, frozen=True):
     id: str
 
 
+Unset = msgspec.UnsetType
+
+
+class AccountLimitsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A change of an account's limits. Null: the default again. Retention as in a create."""
+
+    running_max: int | Unset = msgspec.UNSET
+    creates_per_second: int | Unset | None = msgspec.UNSET
+    success_retention: int | str | Unset | None = msgspec.UNSET
+    error_retention: int | str | Unset | None = msgspec.UNSET
+
+
+class WorkflowLimitsBody(AccountLimitsBody, forbid_unknown_fields=True):
+    """A change of a workflow's limits. `running_max` 0: only the account's limit holds."""
+
+    weight: int | Unset = msgspec.UNSET
+    souschefs: int | Unset = msgspec.UNSET
+    steps: int | Unset | None = msgspec.UNSET
+
+
+class AccountLimitsShape(msgspec.Struct, frozen=True):
+    """An account's limits. Retention is in milliseconds; null: the server's default."""
+
+    running_max: int
+    creates_per_second: int
+    success_retention: int | None
+    error_retention: int | None
+    generation: int
+
+
+class WorkflowLimitsShape(msgspec.Struct, frozen=True):
+    """A workflow's limits. Null: as its account, its code or the server has it."""
+
+    running_max: int
+    weight: int
+    creates_per_second: int
+    souschefs: int
+    steps: int | None
+    success_retention: int | None
+    error_retention: int | None
+
+
 class CloudflareAccount(msgspec.Struct, frozen=True):
     """An account as Cloudflare's tools expect it."""
 
@@ -112,6 +156,39 @@ def token_shape(token: TokenRecord | NewToken) -> TokenShape:
         iso(record.created_ms),
         expires,
         text,
+    )
+
+
+def limits_change(body: AccountLimitsBody) -> LimitsChange:
+    """The change that a body asks for."""
+    given = {name: getattr(body, name) for name in body.__struct_fields__}
+    for name in ("success_retention", "error_retention"):
+        value = given.pop(name)
+        given[f"{name}_ms"] = duration_ms(value, name) if isinstance(value, str) else value
+    return LimitsChange(**given)
+
+
+def account_limits(found: AccountLimits) -> AccountLimitsShape:
+    """An account's limits."""
+    return AccountLimitsShape(
+        found.running_max,
+        found.creates_per_second,
+        found.settings.success_retention_ms,
+        found.settings.error_retention_ms,
+        found.generation,
+    )
+
+
+def workflow_limits(found: WorkflowLimits) -> WorkflowLimitsShape:
+    """A workflow's limits."""
+    return WorkflowLimitsShape(
+        found.record.running_max,
+        found.record.weight,
+        found.creates_per_second,
+        found.record.souschefs,
+        found.settings.steps,
+        found.settings.success_retention_ms,
+        found.settings.error_retention_ms,
     )
 
 

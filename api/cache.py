@@ -15,22 +15,37 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from ..gatekeeper.messages import ACCOUNT_KIND, AccountSnapshot, WorkflowRecord
+import msgspec
+
+from ..gatekeeper.messages import ACCOUNT_KIND, AccountSnapshot, Settings, WorkflowRecord
+from ..gatekeeper.settings import ACCOUNT_ROW, NOTHING_SET
 from ..runtime import limits
 from ..runtime.errors import SystemFault, WorkflowNotFound
 from ..runtime.ids import EntityRef
 from .calls import Caller
+from .rates import CreateLimits
 
 
 class _Cached:
     """One account. Times are the loop's, in seconds; `asked_at` is when the newest call began."""
 
-    __slots__ = ("asked_at", "generation", "loading", "running_max", "seen_at", "workflows")
+    __slots__ = (
+        "asked_at",
+        "creates_per_second",
+        "generation",
+        "loading",
+        "running_max",
+        "seen_at",
+        "settings",
+        "workflows",
+    )
 
     def __init__(self) -> None:
         self.workflows: dict[str, WorkflowRecord] = {}
         self.generation = 0
         self.running_max = 0
+        self.settings: dict[str, Settings] = {}
+        self.creates_per_second = (limits.CREATES_PER_SECOND_MAX, limits.CREATES_PER_SECOND_MAX)
         self.seen_at: float | None = None
         self.asked_at = float("-inf")
         self.loading: asyncio.Task[None] | None = None
@@ -80,6 +95,30 @@ class AccountCache:
         cached = self._cached(account)
         await self._asked_since(account, cached, asyncio.get_running_loop().time())
         return cached.running_max
+
+    def create_limits(self, account: str, uuid: str) -> CreateLimits:
+        """Creates per second of an account and a workflow that have just been asked for."""
+        cached = self._cached(account)
+        own = cached.settings.get(ACCOUNT_ROW, NOTHING_SET).creates_per_second
+        of_workflow = cached.settings.get(uuid, NOTHING_SET).creates_per_second
+        default = cached.creates_per_second
+        return CreateLimits(
+            default[0] if own is None else own,
+            default[1] if of_workflow is None else of_workflow,
+        )
+
+    def settings(self, account: str, uuid: str) -> Settings:
+        """What is set for a workflow that has just been asked for: its own, else its account's."""
+        cached = self._cached(account)
+        mine = cached.settings.get(uuid, NOTHING_SET)
+        all_ = cached.settings.get(ACCOUNT_ROW, NOTHING_SET)
+        pairs = zip(msgspec.structs.astuple(mine), msgspec.structs.astuple(all_), strict=True)
+        return Settings(*(value if value is not None else other for value, other in pairs))
+
+    def forget(self, account: str) -> None:
+        """Have the next use ask again: this front end has changed something."""
+        if account in self._accounts:
+            self._accounts[account].seen_at = None
 
     async def close(self) -> None:
         """End refreshes under way."""
@@ -132,6 +171,8 @@ class AccountCache:
             )
             if snapshot.workflows is not None:
                 cached.workflows = {record.name: record for record in snapshot.workflows}
+                cached.settings = snapshot.settings
+                cached.creates_per_second = snapshot.creates_per_second
             cached.generation = snapshot.generation
             cached.running_max = snapshot.running_max
             cached.seen_at = asked_at

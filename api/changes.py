@@ -83,6 +83,10 @@ class InstanceChanges(ABC):
         """The workflow's record, or `WorkflowNotFound`."""
 
     @abstractmethod
+    async def _admit(self, account: str, record: WorkflowRecord, count: int) -> None:
+        """Let creates pass, or `RateLimited`; a restart counts as one."""
+
+    @abstractmethod
     def _request_id(self, given: str | None) -> str:
         """The request id; None: a new one."""
 
@@ -123,6 +127,7 @@ class InstanceChanges(ABC):
         elif change.change == "restart":
             step = change.from_step
             args = ("", 1, "do") if step is None else (step.name, step.count, step.type)
+            await self._admit(account, record, 1)
         return await self._caller.call(
             InstanceView,
             self._caller.deadline(),

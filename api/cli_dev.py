@@ -12,7 +12,7 @@ import shlex
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -42,6 +42,14 @@ def dev(
     embedded: Annotated[bool, typer.Option(help="One process, without Ray.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8787,
     limit: Annotated[int | None, typer.Option(min=1, help="Running instances at most.")] = None,
+    creates: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=limits.CREATES_PER_SECOND_MAX,
+            help="Creates a second, where limits were not set (300, and 100 of a workflow).",
+        ),
+    ] = None,
     shards: Annotated[
         int | None, typer.Option(min=1, max=limits.SHARDS_MAX, help="Data shards.")
     ] = None,
@@ -52,7 +60,9 @@ def dev(
 ) -> None:
     """Serve the workflows of a file on this machine."""
     data = Path(flags.settled().value("data") or DATA_DEFAULT)
-    settings = {"running_max": limit, "data_shards": shards}
+    settings: dict[str, Any] = {"running_max": limit, "data_shards": shards}
+    if creates is not None:
+        settings["creates_per_second"] = (creates, creates)
     hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
     raise typer.Exit(run_dev(DevOptions(hosted, port, flags.as_json)))
 

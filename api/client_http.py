@@ -321,9 +321,8 @@ def _create_body(new: NewInstance) -> bytes:
     head = b"" if new.instance_id is None else b'"instance_id":"' + new.instance_id.encode() + b'",'
     tail = b""
     if new.retention is not None:
-        tail = (
-            b',"instance_retention":{"success_retention":%d,"error_retention":%d}' % new.retention
-        )
+        kept = dict(zip(("success_retention", "error_retention"), new.retention, strict=True))
+        tail = b',"instance_retention":' + msgspec.json.encode(kept)
     return b"{" + head + b'"params":' + params + tail + b"}"
 
 

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import msgspec
 
 from ..engines.durations import duration_ms
+from ..engines.views import Retention
 from ..runtime import limits
 from ..runtime.codec import NULL, check_json, json_fault
 from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload
@@ -133,7 +134,7 @@ def _unwrapped(raw: bytes) -> bytes:
         ) from None
 
 
-def _retention(body: RetentionBody | None) -> tuple[int, int] | None:
+def _retention(body: RetentionBody | None) -> Retention | None:
     if body is None:
         return None
     return (
@@ -142,9 +143,7 @@ def _retention(body: RetentionBody | None) -> tuple[int, int] | None:
     )
 
 
-def _kept_ms(given: int | str | None, what: str) -> int:
-    if given is None:
-        return limits.RETENTION_DEFAULT_MS
+def _kept_ms(given: int | str | None, what: str) -> int | None:
     if isinstance(given, str):
         return duration_ms(given, what)
     return given

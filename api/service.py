@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from ..engines.ports import ENGINE_KIND, ENGINE_SHARD_KIND
-from ..engines.views import CreateRequest, InstanceView, StepOutput
+from ..engines.views import CreateRequest, InstanceView, Retention, StepOutput
 from ..gatekeeper.messages import ACCOUNT_KIND, GATEKEEPER_KIND, WorkflowRecord
 from ..runtime import limits
 from ..runtime.clock import Clock
@@ -42,12 +42,14 @@ from ..runtime.ids import (
     engine_key,
 )
 from ..runtime.shard_info import SHARD_INFO_KIND
+from .account_limits import LimitsAdmin
 from .accounts import Accounts
 from .cache import AccountCache
 from .calls import Caller, RouterPort
 from .changes import InstanceChanges
 from .identity_cache import IdentityCache
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
+from .rates import CreateRates
 from .versions import Versions
 from .watching import Watching
 
@@ -63,12 +65,12 @@ class NewInstance(msgspec.Struct, frozen=True):
         instance_id: None has one made.
         params: JSON.
         retention: how long it is kept after success, and after another end, in ms; None: as the
-            runtime's settings say.
+            workflow's, the account's or the runtime's settings say.
     """
 
     instance_id: str | None = None
     params: bytes = NULL
-    retention: tuple[int, int] | None = None
+    retention: Retention | None = None
 
 
 class BatchResult(msgspec.Struct, frozen=True):
@@ -126,6 +128,8 @@ class ControlPlane(InstanceChanges):
         self._caller = Caller(router, entropy)
         self._cache = AccountCache(self._caller)
         self.accounts = Accounts(self._caller, IdentityCache(self._caller), clock, entropy)
+        self.limits = LimitsAdmin(self._caller, self._cache.forget)
+        self._rates = CreateRates(self._caller, entropy)
         self._lister = Lister(self._caller, placement)
         self.watching = Watching(self._caller, self._workflow)
         self.versions = Versions(self._caller, self._workflow)
@@ -137,6 +141,7 @@ class ControlPlane(InstanceChanges):
             task.cancel()
         await self._cache.close()
         await self.accounts.cache.close()
+        await self._rates.close()
 
     # --- workflows ---
 
@@ -197,19 +202,21 @@ class ControlPlane(InstanceChanges):
         wait_ms: int = 0,
         request_id: str | None = None,
         source: str = "api",
-        retention: tuple[int, int] | None = None,
+        retention: Retention | None = None,
     ) -> InstanceView:
         """Make an instance; with `wait_ms`, answer when it has ended (or after that time).
 
         Raises:
             WorkflowNotFound, InstanceAlreadyExists, InvalidId, InvalidPayload, PayloadTooLarge,
             InvalidArgument: nothing was made.
+            RateLimited, QueueFull: nothing was made; later it may be.
             OutcomeUnknown: it may have been made; the same request id finds out.
         """
         check_wait(wait_ms)
         new = check_new(NewInstance(instance_id, params, retention))
         record = await self._workflow(account, workflow)
         request_id = self._request_id(request_id)
+        await self._admit(account, record, 1)
         view = await self._create(account, record, new, request_id, source, wait_ms)
         if wait_ms and view.status not in FINAL_STATUSES:
             ref = _engine(account, record, view.id)
@@ -228,9 +235,9 @@ class ControlPlane(InstanceChanges):
     ) -> BatchResult:
         """Make up to `CREATE_BATCH_MAX` instances.
 
-        Everything is checked before anything is made. Ids in use (also twice in the batch) are
-        left as they are. If a shard does not answer its error is raised although others have
-        been made: the same request id makes the rest and gives all.
+        Everything is checked before anything is made; rates too, by the number of all. Ids in
+        use (also twice in the batch) are left as they are. If a shard does not answer its error is
+        raised although others have been made: the same request id makes the rest and gives all.
         """
         if not 1 <= len(instances) <= limits.CREATE_BATCH_MAX:
             raise InvalidArgument(
@@ -254,6 +261,7 @@ class ControlPlane(InstanceChanges):
                 continue
             seen.add(new.instance_id or "")
             work.append((new, f"{request_id}#{index}"))
+        await self._admit(account, record, len(work))
         results = await asyncio.gather(
             *(self._create(account, record, new, part, source, 0) for new, part in work),
             return_exceptions=True,
@@ -279,6 +287,7 @@ class ControlPlane(InstanceChanges):
     ) -> InstanceView:
         instance_id = new.instance_id or made_id(account, record.uuid, request_id)
         slice_ms = min(wait_ms, limits.WAIT_SLICE_MS)
+        settings = self._cache.settings(account, record.uuid)
         request = CreateRequest(
             record.name,
             record.class_name,
@@ -290,6 +299,8 @@ class ControlPlane(InstanceChanges):
             source,
             slice_ms,
             new.retention,
+            settings.steps or 0,
+            default_retention=(settings.success_retention_ms, settings.error_retention_ms),
         )
         return await self._caller.call(
             InstanceView,
@@ -493,6 +504,10 @@ class ControlPlane(InstanceChanges):
         check_workflow_name(workflow)
         return await self._cache.workflow(account, workflow)
 
+    async def _admit(self, account: str, record: WorkflowRecord, count: int) -> None:
+        most = self._cache.create_limits(account, record.uuid)
+        await self._rates.admit(account, record.uuid, most, count)
+
     def _request_id(self, given: str | None) -> str:
         if given is None:
             return self._entropy.new_id()
@@ -526,7 +541,7 @@ def check_new(new: NewInstance) -> NewInstance:
         check_instance_id(new.instance_id)
     check_json(new.params, "params")
     for kept_ms in new.retention or ():
-        if not 0 <= kept_ms <= limits.RETENTION_MAX_MS:
+        if kept_ms is not None and not 0 <= kept_ms <= limits.RETENTION_MAX_MS:
             raise InvalidArgument(
                 f"retention must be 0 to {limits.RETENTION_MAX_MS // limits.DAY_MS} days."
             )

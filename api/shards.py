@@ -68,6 +68,7 @@ class ShardSettings:
         placement: which shards there are.
         running_max: slots of an account that has set no limit of its own.
         souschefs: over how many SousChefs a new workflow is spread.
+        creates_per_second: of an account, and of a workflow, that has set none.
         objects: users' entity classes.
         writer: where commits run; see `SqliteStore.open`.
         commit_delay: for the inline writer.
@@ -84,6 +85,10 @@ class ShardSettings:
     placement: Placement
     running_max: int = limits.RUNNING_PER_ACCOUNT_DEFAULT
     souschefs: int = limits.SOUSCHEFS_PER_WORKFLOW_DEFAULT
+    creates_per_second: tuple[int, int] = (
+        limits.CREATES_PER_SECOND_MAX,
+        limits.CREATES_PER_SECOND_MAX,
+    )
     objects: Sequence[type[DurableObject]] = ()
     writer: Literal["thread", "inline"] = "thread"
     commit_delay: Callable[[], float] | None = None
@@ -268,8 +273,12 @@ def _envs(
     souschefs = SousChefEnv(epoch=lambda: host.store.epoch)
     engines: EngineEnv | None = None
     envs: dict[str, Any] = {
-        Account.KIND: AccountEnv(settings.running_max, settings.souschefs),
-        Gatekeeper.KIND: GatekeeperEnv(settings.running_max, settings.faults.gatekeeper),
+        Account.KIND: AccountEnv(
+            settings.running_max, settings.souschefs, settings.creates_per_second
+        ),
+        Gatekeeper.KIND: GatekeeperEnv(
+            settings.running_max, settings.faults.gatekeeper, settings.creates_per_second
+        ),
         SousChef.KIND: souschefs,
     }
     if reporter is not None:

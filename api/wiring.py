@@ -55,6 +55,12 @@ from .shards import OpenShard, ShardSettings, open_shard, settled
 from .sources import sources_of
 
 DEFAULT_ACCOUNT = "default"
+DEFAULT_RATES = (
+    limits.CREATES_PER_SECOND_DEFAULT,
+    limits.CREATES_PER_SECOND_OF_WORKFLOW_DEFAULT,
+)
+"""Creates per second of an account, and of a workflow, that has set none."""
+NO_RATES = (limits.CREATES_PER_SECOND_MAX, limits.CREATES_PER_SECOND_MAX)
 
 
 class App:
@@ -197,6 +203,7 @@ async def embedded(
     data_shards: int | None = None,
     control_shards: int | None = None,
     codecs: Mapping[str, Given] | None = None,
+    creates_per_second: tuple[int, int] = NO_RATES,
 ) -> AsyncIterator[Runtime]:
     """The whole system in this process, without Ray: for tests, notebooks and small apps.
 
@@ -208,6 +215,8 @@ async def embedded(
         data_shards, control_shards: for a new directory; 1 each if not given.
         codecs: for each account the codec of its payloads at rest, or several of which the first
             one writes; objects (see `runtime.payload_codec`) or names of them.
+        creates_per_second: of an account, and of a workflow, whose limits were not set; here
+            none by default, since who calls is this process itself.
 
     Raises:
         DataDirInUse, DataDirFormat: see `DataDir.open`.
@@ -215,7 +224,8 @@ async def embedded(
     """
     app = App.from_objects(workflows)
     shards = data_shards, control_shards
-    async with _embedded(path, app, account, running_max, shards, codecs_of(codecs)) as runtime:
+    more = codecs_of(codecs), creates_per_second
+    async with _embedded(path, app, account, running_max, shards, *more) as runtime:
         yield runtime
 
 
@@ -229,11 +239,13 @@ async def start_embedded(
     data_shards: int | None = None,
     control_shards: int | None = None,
     codecs: Mapping[str, Given] | None = None,
+    creates_per_second: tuple[int, int] = DEFAULT_RATES,
 ) -> AsyncIterator[Runtime]:
-    """As `embedded`, with the workflows of a file."""
+    """As `embedded`, with the workflows of a file, and with the usual rates of creates."""
     app = App.from_file(app_path)
     shards = data_shards, control_shards
-    async with _embedded(path, app, account, running_max, shards, codecs_of(codecs)) as runtime:
+    more = codecs_of(codecs), creates_per_second
+    async with _embedded(path, app, account, running_max, shards, *more) as runtime:
         yield runtime
 
 
@@ -245,6 +257,7 @@ async def _embedded(
     running_max: int | None,
     shards: tuple[int | None, int | None],
     codecs: Codecs,
+    creates_per_second: tuple[int, int],
 ) -> AsyncIterator[Runtime]:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
@@ -265,6 +278,7 @@ async def _embedded(
             memory_bytes=resident_bytes,
             process=process,
             codecs=codecs,
+            creates_per_second=creates_per_second,
         )
         run_dir = runtime_directory(f"e-{directory_id(str(directory.path))}")
         stack.callback(_remove_if_empty, run_dir)

@@ -31,7 +31,7 @@ from ..runtime.process import ProcessMeter
 from ..runtime.rpc import Router
 from .codecs import Given, codecs_of, names_of
 from .shards import OpenShard, ShardSettings, open_shard, settled
-from .wiring import DEFAULT_ACCOUNT, App, Runtime, place_code
+from .wiring import DEFAULT_ACCOUNT, DEFAULT_RATES, App, Runtime, place_code
 
 
 class RayRuntime(Runtime):
@@ -61,6 +61,7 @@ async def start_ray(
     resources: dict[str, float] | None = None,
     on_event: Callable[[Event], None] | None = None,
     codecs: Mapping[str, Given] | None = None,
+    creates_per_second: tuple[int, int] = DEFAULT_RATES,
 ) -> AsyncIterator[RayRuntime]:
     """A local Ray cluster with one supervised actor per shard.
 
@@ -72,6 +73,7 @@ async def start_ray(
         resources: custom resources that this machine has, for such steps.
         on_event: told of each `Event` of the supervisor.
         codecs: as for `embedded`, by names only.
+        creates_per_second: of an account, and of a workflow, whose limits were not set.
 
     Raises:
         WorkflowLoadError, DataDirInUse, DataDirFormat, ClusterStartFailed
@@ -95,6 +97,7 @@ async def start_ray(
                 "app": os.path.realpath(app_path),
                 "trusted": account,
                 "codecs": names_of(codecs),
+                "creates_per_second": creates_per_second,
             },
             num_cpus=num_cpus,
             resources=resources,
@@ -146,6 +149,7 @@ async def build_shard(spec: ShardSpec) -> OpenShard:
         memory_bytes=resident_bytes,
         process=process,
         codecs=codecs_of(spec.settings.get("codecs")),
+        creates_per_second=tuple(spec.settings["creates_per_second"]),
     )
     path = store_path(Path(spec.data_dir), spec.shard)
     check_store(Path(spec.data_dir), spec.shard)

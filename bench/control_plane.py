@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from toque.api.client import Client
+from toque.api.wiring import NO_RATES
 from toque.api.wiring_ray import RayRuntime, start_ray
 from toque.gatekeeper.messages import ACCOUNT_KIND, GATEKEEPER_KIND
 from toque.runtime.ids import EntityRef
@@ -68,7 +69,8 @@ async def measure_fairness(runtime: RayRuntime, client: Client) -> None:
 
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="toque-bench-") as folder:
-        async with start_ray(folder, app_path=APP) as runtime, runtime.client() as client:
+        starting = start_ray(folder, app_path=APP, creates_per_second=NO_RATES)
+        async with starting as runtime, runtime.client() as client:
             await client.create_instance("Quick", wait=60)
             await count_calls(runtime, client)
             await measure_fairness(runtime, client)

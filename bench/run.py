@@ -28,12 +28,17 @@ import processes
 import sections
 
 import toque
+from toque.runtime import limits
 
 HERE = Path(__file__).resolve().parent
 PEERS = {
     "restate": ("venv-restate", "run_restate.py", "--w1-n 3000 --conc 32"),
     "dbos-sqlite": ("venv-dbos", "run_dbos.py", "--db sqlite --mode sync --conc 4 --w1-n 400"),
 }
+
+
+RATE = str(limits.CREATES_PER_SECOND_MAX)
+"""No limit of creates: what the machine can do is measured."""
 
 
 class Server:
@@ -43,7 +48,7 @@ class Server:
         self.folder = folder
         self.log = open(folder / "server.log", "w")  # noqa: SIM115 (closed in stop)
         command = [sys.executable, "-m", "toque.api.cli", "dev", str(HERE / "app.py")]
-        command += ["--data", str(folder / "data"), "--port", "0", *arguments]
+        command += ["--data", str(folder / "data"), "--port", "0", "--creates", RATE, *arguments]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
 
     def wait_ready(self, timeout_s: float = 90) -> dict[str, Any]:

@@ -28,6 +28,7 @@ import processes
 import sections
 
 import toque
+from toque.runtime import limits
 
 HERE = Path(__file__).resolve().parent
 _SERVE = """
@@ -48,6 +49,7 @@ class Server:
         self.log = open(folder / "server.log", "a")  # noqa: SIM115 (closed in stop)
         command = [sys.executable, "-c", _SERVE, str(idle_ms), "dev", str(HERE / "waiting_app.py")]
         command += ["--embedded", "--data", str(folder / "data"), "--port", "0"]
+        command += ["--creates", str(limits.CREATES_PER_SECOND_MAX)]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
         end = time.monotonic() + 120
         while not dev.exists():

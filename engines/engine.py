@@ -104,7 +104,7 @@ class Engine(InstanceOperations):
             queued_ms=now_ms,
             report_seq=1,
             params=self._rows.keep_payload("params", request.params),
-            retention=request.retention or self.env.retention,
+            retention=_retention(request, self.env.retention),
             steps_max=min(max(0, request.steps_max), limits.STEPS_PER_INSTANCE_MAX),
         )
         self._inherit(self._instance)
@@ -315,3 +315,13 @@ class Engine(InstanceOperations):
         for timer in self._waiters.values():
             timer.cancel()
         self._waiters.clear()
+
+
+def _retention(request: CreateRequest, usual: tuple[int, int]) -> tuple[int, int]:
+    """How long the new instance is kept: as its create says, else its front end's defaults."""
+    given, default = request.retention or (None, None), request.default_retention or (None, None)
+    success, other = (
+        next(kept for kept in choices if kept is not None)
+        for choices in zip(given, default, usual, strict=True)
+    )
+    return success, other

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+Retention = tuple[int | None, int | None]
+"""How long an instance is kept after success, and after another end, in ms; None: as usual."""
+
 
 class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A create. The instance's id is in the Engine's key.
@@ -24,6 +27,7 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
         wait_ms: answer only when the instance has ended, or after so long; 0: at once.
         retention: how long it is kept after success, and after another end, in ms.
         steps_max: how many steps it may make; 0: as many as its code says.
+        default_retention: what holds where `retention` does not say.
     """
 
     workflow: str
@@ -35,8 +39,9 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     souschefs: int
     source: str
     wait_ms: int
-    retention: tuple[int, int] | None = None
+    retention: Retention | None = None
     steps_max: int = 0
+    default_retention: Retention | None = None
 
 
 class ErrorView(msgspec.Struct, frozen=True):

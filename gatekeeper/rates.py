@@ -25,6 +25,7 @@ from .messages import RateReply, RateRequest
 ACCOUNT = ""
 """The key of the account's own rate; others are workflow uuids."""
 MILLI = 1_000
+_EXACT = 1e-9  # what sums of floats may be off
 _FLOOR_PARTS = 8
 """The floor of each of n front ends is an n-th of this part of the rate."""
 
@@ -153,7 +154,7 @@ class Bucket:
         """How long until `count` may pass; 0: now."""
         self._fill(now)
         missing = min(float(count), self.size) - self._left
-        if missing <= 0:
+        if missing < _EXACT:
             return 0.0
         return missing * MILLI / self.rate if self.rate else 1.0
 

@@ -94,7 +94,7 @@ _RANGES = {
     "weight": (1, limits.WORKFLOW_WEIGHT_MAX),
     "souschefs": (1, limits.SOUSCHEFS_PER_WORKFLOW_MAX),
     "creates_per_second": (1, limits.CREATES_PER_SECOND_MAX),
-    "steps": (1, limits.STEPS_SETTING_MAX),
+    "steps": (1, limits.STEPS_PER_INSTANCE_MAX),
     "success_retention_ms": (0, limits.RETENTION_MAX_MS),
     "error_retention_ms": (0, limits.RETENTION_MAX_MS),
 }

@@ -74,7 +74,6 @@ CREATES_PER_SECOND_DEFAULT = 300  # CF: of an account
 CREATES_PER_SECOND_OF_WORKFLOW_DEFAULT = 100  # CF
 CREATES_PER_SECOND_MAX = 1_000_000  # the highest rate that can be set; it means no limit
 RUNNING_MAX = 10_000_000  # the highest running_max that can be set
-STEPS_SETTING_MAX = 25_000  # CF: the most that a workflow's limit of steps may be
 RATE_SILENT_PERIODS = 5  # after so many, a front end's rates go to others
 RATE_IDLE_PERIODS = 3  # after so many without creates a front end reports no more
 RATE_LEASE_MS = 1_000  # how long a first create waits for its front end's first rates

@@ -41,6 +41,7 @@ from toque.gatekeeper.messages import (
     AccountInfo,
     AccountSnapshot,
     IdentitySnapshot,
+    Settings,
     TokenRecord,
     VersionRecord,
     WorkflowRecord,
@@ -71,7 +72,9 @@ class FakeEngine:
         self.ended = asyncio.Event()
         self.events: dict[str, tuple[str, bytes]] = {}
         self.done: list[tuple[Any, ...]] = []
-        self.retention: tuple[int, int] | None = None
+        self.retention: Any = None
+        self.default_retention: Any = None
+        self.steps_max = 0
 
 
 class FakeRouter:
@@ -90,6 +93,7 @@ class FakeRouter:
         self.steps: list[StepView] = []
         self.hold: dict[str, asyncio.Event] = {}
         self.events: list[InstanceEvent] = []
+        self.settings: dict[str, Settings] = {}
         self.accounts: dict[str, AccountInfo] = {}
         self.tokens: dict[str, TokenRecord] = {}
 
@@ -163,7 +167,10 @@ class FakeRouter:
     def Account_snapshot(self, account: str, known: int) -> AccountSnapshot:
         records = list(self.workflows.get(account, {}).values())
         return AccountSnapshot(
-            self.generation, 50_000, records if known < self.generation else None
+            self.generation,
+            50_000,
+            records if known < self.generation else None,
+            self.settings,
         )
 
     def Account_list_versions(self, account: str, name: str) -> list[VersionRecord]:
@@ -184,6 +191,8 @@ class FakeRouter:
             )  # fmt: skip
             engine = self.engines[key] = FakeEngine(view, request.request_id)
             engine.retention = request.retention
+            engine.default_retention = request.default_retention
+            engine.steps_max = request.steps_max
             if self.finishes_at_once:
                 self.finish(instance_id)
         if request.wait_ms:

@@ -18,7 +18,7 @@ from toque.actors.supervisor_ray import Event
 from toque.api.app_http import make_app
 from toque.api.auth import TokenBook
 from toque.api.server_http import HttpServer
-from toque.api.wiring import DEFAULT_ACCOUNT
+from toque.api.wiring import DEFAULT_ACCOUNT, NO_RATES
 from toque.api.wiring_ray import start_ray
 from toque.runtime.clock import SystemClock
 
@@ -43,6 +43,7 @@ async def main(data: str, port: int, token: str, limit: int, data_shards: int) -
         data_shards=data_shards,
         num_cpus=1,
         on_event=on_event,
+        creates_per_second=NO_RATES,
     ) as runtime:
         app = make_app(
             runtime.control_plane,

@@ -1,0 +1,200 @@
+"""Rates of creates at a front end: buckets, filled at rates that Gatekeepers lease.
+
+A create passes, or is refused as `RateLimited`, before anything of it is sent. While creates of an
+account come, this front end calls its Gatekeeper once a second (`gatekeeper.rates`); after a few
+seconds without any it stops and forgets. If no answer comes, the last rates hold.
+
+Accounts and workflows without a limit cost nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import NamedTuple
+
+from ..gatekeeper.messages import GATEKEEPER_KIND, RateReply, RateRequest
+from ..gatekeeper.rates import ACCOUNT, MILLI, Bucket
+from ..gatekeeper.refusals import QueueFull, RateLimited
+from ..runtime import limits
+from ..runtime.entropy import Entropy
+from ..runtime.errors import SystemFault
+from ..runtime.ids import EntityRef
+from .calls import Caller
+
+_FIRST_PART = 8
+"""A front end that can't get its first rates begins with this part of the limits."""
+
+
+class CreateLimits(NamedTuple):
+    """Creates per second of an account and of one of its workflows."""
+
+    account: int
+    workflow: int
+
+    @property
+    def are_none(self) -> bool:
+        """Whether neither limits anything."""
+        return min(self) >= limits.CREATES_PER_SECOND_MAX
+
+
+class _Rates:
+    """What this front end knows of one account. Keys are workflow uuids, and `ACCOUNT`."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[str, Bucket] = {}
+        self.arrived: dict[str, int] = {}
+        self.passed: dict[str, int] = {}
+        self.queued: dict[str, int] = {}
+        self.idle: dict[str, int] = {}
+        self.answered = asyncio.Event()
+        self.seq = 0
+
+    def bucket(self, uuid: str, most: CreateLimits, now: float) -> Bucket:
+        """A workflow's bucket; a new one has that part of its limit that the account's has."""
+        bucket = self.buckets.get(uuid)
+        if bucket is None:
+            part = min(1.0, self.buckets[ACCOUNT].rate / (most.account * MILLI))
+            rate = max(1, round(most.workflow * MILLI * part))
+            bucket = self.buckets[uuid] = Bucket(rate, now)
+        return bucket
+
+    def report(self, front_end: str, elapsed_s: float) -> RateRequest:
+        """What to tell the Gatekeeper; what has long been quiet is forgotten."""
+        arrived, self.arrived = self.arrived, {}
+        for uuid in set(self.buckets) - {ACCOUNT}:
+            self.idle[uuid] = 0 if uuid in arrived else self.idle.get(uuid, 0) + 1
+            if self.idle[uuid] > limits.RATE_IDLE_PERIODS:
+                del self.buckets[uuid], self.idle[uuid]
+        for uuid in self.buckets:
+            if uuid != ACCOUNT:
+                arrived.setdefault(uuid, 0)
+        self.seq += 1
+        return RateRequest(
+            front_end,
+            self.seq,
+            {uuid: round(count * MILLI / elapsed_s) for uuid, count in arrived.items()},
+            {uuid: bucket.rate for uuid, bucket in self.buckets.items()},
+        )
+
+    def apply(self, reply: RateReply, now: float) -> None:
+        """Take the leases."""
+        for uuid, rate in reply.leases.items():
+            bucket = self.buckets.get(uuid)
+            if bucket is None:
+                self.buckets[uuid] = Bucket(rate, now)
+            else:
+                bucket.set_rate(rate, now)
+        self.queued = reply.queued
+        self.passed.clear()
+        self.answered.set()
+
+
+class CreateRates:
+    """The rates of all accounts at this front end.
+
+    Args:
+        caller: for calls to Gatekeepers.
+        entropy: names this front end.
+    """
+
+    def __init__(self, caller: Caller, entropy: Entropy) -> None:
+        self._caller = caller
+        self._front_end = entropy.new_id()
+        self._rates: dict[str, _Rates] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def admit(self, account: str, uuid: str, most: CreateLimits, count: int) -> None:
+        """Let creates pass, all or none.
+
+        Args:
+            account, uuid: whose, and of which workflow.
+            most: their limits.
+            count: how many.
+
+        Raises:
+            RateLimited: they are too many just now.
+            QueueFull: too many instances of the workflow are queued.
+        """
+        if most.are_none:
+            return
+        rates = self._rates.get(account) or self._begin(account)
+        rates.arrived[uuid] = rates.arrived.get(uuid, 0) + count
+        if not rates.answered.is_set():
+            await self._first_rates(rates, most)
+        now = asyncio.get_running_loop().time()
+        of_account, of_workflow = rates.buckets[ACCOUNT], rates.bucket(uuid, most, now)
+        for whose, bucket, limit in (
+            ("workflow", of_workflow, most.workflow),
+            ("account", of_account, most.account),
+        ):
+            if bucket.rate > limit * MILLI:  # it was lowered, and the Gatekeeper was not asked yet
+                bucket.set_rate(limit * MILLI, now)
+            wait_s = bucket.wait_s(count, now)
+            if wait_s > 0:
+                raise RateLimited(
+                    f"this {whose} takes {limit} creates a second; "
+                    f"try again in {max(0.1, wait_s):.1f} s.",
+                    {"of": whose, "limit": limit, "retry_after_ms": max(1, round(wait_s * 1000))},
+                )
+        passed = rates.passed.get(uuid, 0) + count
+        if rates.queued.get(uuid, 0) + passed > limits.QUEUED_PER_WORKFLOW_MAX:
+            raise QueueFull(
+                f"{limits.QUEUED_PER_WORKFLOW_MAX} instances of this workflow are queued; "
+                "try again when some of them have begun.",
+                {"limit": limits.QUEUED_PER_WORKFLOW_MAX},
+            )
+        rates.passed[uuid] = passed
+        of_account.take(count)
+        of_workflow.take(count)
+
+    async def close(self) -> None:
+        """End the calls."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, account: str) -> _Rates:
+        rates = self._rates[account] = _Rates()
+        task = asyncio.get_running_loop().create_task(self._cycle(account, rates))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return rates
+
+    async def _first_rates(self, rates: _Rates, most: CreateLimits) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limits.RATE_LEASE_MS / 1000):
+                await rates.answered.wait()
+        if ACCOUNT not in rates.buckets:
+            now = asyncio.get_running_loop().time()
+            rates.buckets[ACCOUNT] = Bucket(max(1, most.account * MILLI // _FIRST_PART), now)
+        rates.answered.set()
+
+    async def _cycle(self, account: str, rates: _Rates) -> None:
+        """One call a period, until no creates have come for a few."""
+        loop = asyncio.get_running_loop()
+        quiet = 0
+        elapsed_s = 1.0
+        try:
+            while quiet <= limits.RATE_IDLE_PERIODS:
+                quiet = 0 if rates.arrived else quiet + 1
+                asked_at = loop.time()
+                request = rates.report(self._front_end, elapsed_s)
+                pause_s = limits.CYCLE_PERIOD_MS / 1000
+                with contextlib.suppress(SystemFault):
+                    reply: RateReply = await self._caller.call(
+                        RateReply,
+                        self._caller.deadline(limits.RATE_LEASE_MS),
+                        EntityRef(GATEKEEPER_KIND, account),
+                        "lease_rates",
+                        request,
+                        attempt_ms=limits.RATE_LEASE_MS,
+                    )
+                    rates.apply(reply, loop.time())
+                    pause_s = reply.period_ms / 1000
+                await asyncio.sleep(max(0.0, asked_at + pause_s - loop.time()))
+                elapsed_s = max(0.001, loop.time() - asked_at)
+        finally:
+            if self._rates.get(account) is rates:
+                del self._rates[account]
