@@ -110,6 +110,8 @@ class AccountCache:
     def settings(self, account: str, uuid: str) -> Settings:
         """What is set for a workflow that has just been asked for: its own, else its account's."""
         cached = self._cached(account)
+        if not cached.settings:
+            return NOTHING_SET
         mine = cached.settings.get(uuid, NOTHING_SET)
         all_ = cached.settings.get(ACCOUNT_ROW, NOTHING_SET)
         pairs = zip(msgspec.structs.astuple(mine), msgspec.structs.astuple(all_), strict=True)
