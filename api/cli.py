@@ -33,6 +33,11 @@ COMMANDS = {
     ),
     "instances": Entry(".cli_instances", "Look at instances and act on them."),
     "workflows": Entry(".cli_workflows", "Look at workflows."),
+    "events": Entry(".cli_events", "Show what happens to instances."),
+    "accounts": Entry(".cli_accounts", "Make and list accounts."),
+    "tokens": Entry(".cli_tokens", "Make, list and revoke tokens."),
+    "limits": Entry(".cli_limits", "Show and change limits."),
+    "whoami": Entry(".cli_whoami", "Show the account, scope and name of your token."),
     "config": Entry(".cli_settings", "Show settings and where they come from."),
 }
 

@@ -28,9 +28,6 @@ from .requests import parse_duration
 Work = TypeVar("Work", bound=Callable[..., Awaitable[None]])
 Workflow = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The instance's id; 'latest': the newest.")]
-Ids = Annotated[
-    list[str], typer.Argument(metavar="ID", help="Ids; 'latest': the newest; '-': from stdin.")
-]
 Timeout = Annotated[str | None, typer.Option(help="How long to wait, for example 30s.")]
 
 

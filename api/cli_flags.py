@@ -2,7 +2,8 @@
 
 They may stand before the command (`toque -o json workflows list`) or after it; after wins. A
 command is a function whose first parameter is the `Flags`; `flags_command` gives it the options,
-and turns errors into one sentence and an exit code.
+and turns errors into one sentence and an exit code. Options that several commands share are the
+fields of a dataclass, which such a command takes as one parameter.
 """
 
 from __future__ import annotations
@@ -117,18 +118,40 @@ def given_flags(context: typer.Context, options: dict[str, Any]) -> Flags:
 
 def _seen(function: Callable[..., Any], left_out: tuple[str, ...]) -> inspect.Signature:
     """The signature that typer sees: the context, the function's own options, the shared ones."""
-    hints = typing.get_type_hints(function, include_extras=True)
     kind = inspect.Parameter.KEYWORD_ONLY
-    _, *parameters = inspect.signature(function).parameters.values()
-    own = [
-        each.replace(annotation=hints[each.name], kind=kind)
-        for each in parameters
-        if each.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
+    own: list[inspect.Parameter] = []
+    for each in _own_of(function):
+        if isinstance(each.annotation, type) and dataclasses.is_dataclass(each.annotation):
+            own += inspect.signature(each.annotation, eval_str=True).parameters.values()
+        else:
+            own.append(each)
+    own = [each.replace(kind=kind) for each in own]
     context = inspect.Parameter("context", kind, annotation=typer.Context)
     taken = {*left_out, *(each.name for each in own)}
     shared = [each for name, each in _SHARED.items() if name not in taken]
     return inspect.Signature([context, *own, *shared])
+
+
+def _own_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a command but the first, their types resolved."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    _, *parameters = inspect.signature(function).parameters.values()
+    return [
+        each.replace(annotation=hints[each.name])
+        for each in parameters
+        if each.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+
+
+def _grouped(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The options; those of a group (a dataclass) as one."""
+    found = dict(options)
+    for each in _own_of(function):
+        if dataclasses.is_dataclass(each.annotation):
+            names = [field.name for field in dataclasses.fields(each.annotation)]
+            made: Any = each.annotation
+            found[each.name] = made(**{name: found.pop(name) for name in names})
+    return found
 
 
 def flags_command(
@@ -152,7 +175,8 @@ def flags_command(
     def register(function: Function) -> Function:
         def command(context: typer.Context, **options: Any) -> None:
             flags = given_flags(context, options)
-            with_exit_code(lambda: function(flags, **options), flags)
+            given = _grouped(own or function, options)
+            with_exit_code(lambda: function(flags, **given), flags)
 
         signature = _seen(own or function, left_out)
         command.__signature__ = signature  # type: ignore[attr-defined]

@@ -10,24 +10,24 @@ from typing import Annotated
 import typer
 
 from ..runtime import limits
-from ..runtime.errors import InstanceNotFound, InvalidArgument
+from ..runtime.errors import InvalidArgument
 from . import cli_exits
 from . import cli_output as output
-from .changes import BatchChanges, Change, StepRef
+from .changes import Change, StepRef
+from .cli_bulk import Selection, bar, change, lines_of
 from .cli_calls import (
     Call,
     Id,
-    Ids,
     Timeout,
     Workflow,
-    ids_of,
     payload,
     resolved,
     seconds,
     server_command,
 )
 from .cli_flags import new_app
-from .client_values import InstanceLine
+from .cli_live import follow as follow_events
+from .client_values import CreateResult, InstanceLine
 
 app = new_app("Look at instances and act on them.")
 
@@ -64,6 +64,43 @@ async def create(
         call.show(status, lambda: print(instance.id), [instance.id])
 
 
+@server_command(app, "create-many")
+async def create_many(
+    call: Call,
+    workflow: Workflow,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="One JSON object a line: id, params, retention; '-': stdin."
+        ),
+    ],
+    parallel: Annotated[
+        int, typer.Option(min=1, max=limits.CLIENT_CONNECTIONS_MAX, help="Requests at a time.")
+    ] = limits.CLIENT_PARALLEL_CREATES_MAX,
+) -> None:
+    """Create an instance for each line of a file; ids in use are left as they are."""
+    with bar("create", None) as tell:
+        found = await call.client.create_instances(
+            workflow,
+            lines_of(file),
+            progress=lambda told: tell(told.done),
+            parallel=parallel,
+            raise_on_error=False,
+        )
+    value = [
+        {"index": one.index, "id": one.id, "outcome": one.outcome, "error": _error(one)}
+        for one in found
+    ]
+    made = (one.id for one in found if one.outcome == "created")
+    call.show(value, lambda: output.print_created(found), made)
+    if any(one.error is not None for one in found):
+        raise typer.Exit(cli_exits.FAILED)
+
+
+def _error(result: CreateResult) -> str | None:
+    return None if result.error is None else str(result.error)
+
+
 _WAIT_MAX_S = limits.WAIT_MAX_MS / 1000
 
 
@@ -72,6 +109,7 @@ async def list_instances(
     call: Call,
     workflow: Workflow,
     status: Annotated[list[str] | None, typer.Option(help="Only this; repeatable.")] = None,
+    prefix: Annotated[str, typer.Option(help="Only those whose id begins so.")] = "",
     limit: Annotated[int, typer.Option(min=0, help="Lines at most; 0: all.")] = 50,
     oldest_first: Annotated[bool, typer.Option("--oldest-first")] = False,
 ) -> None:
@@ -80,6 +118,7 @@ async def list_instances(
     lines = call.client.list_instances(
         workflow,
         status=status or (),
+        prefix=prefix,
         direction="asc" if oldest_first else "desc",
         per_page=min(limit or limits.PER_PAGE_MAX, limits.PER_PAGE_MAX),
     )
@@ -101,8 +140,8 @@ async def describe(
     """Show an instance with its steps; with --follow, what happens until it has ended."""
     found = await resolved(call.client, workflow, instance_id)
     if follow:
-        async for event in call.client.instance(workflow, found).events(cursor=cursor):
-            output.print_event(event, as_json=call.as_json)
+        events = call.client.instance(workflow, found).events(cursor=cursor)
+        await follow_events(call, f"{workflow} {found}", events)
         return
     status = await call.client.instance(workflow, found).status()
     call.show(status, lambda: output.print_instance(workflow, status), [found])
@@ -129,33 +168,33 @@ async def wait_for(
 
 
 @server_command(app)
-async def pause(call: Call, workflow: Workflow, ids: Ids) -> None:
+async def pause(call: Call, workflow: Workflow, selection: Selection) -> None:
     """Have instances do nothing more; steps in flight end first."""
-    await _change(call, workflow, ids, Change("pause"))
+    await change(call, workflow, selection, Change("pause"), "pause")
 
 
 @server_command(app)
-async def resume(call: Call, workflow: Workflow, ids: Ids) -> None:
+async def resume(call: Call, workflow: Workflow, selection: Selection) -> None:
     """Have paused instances go on."""
-    await _change(call, workflow, ids, Change("resume"))
+    await change(call, workflow, selection, Change("resume"), "resume")
 
 
 @server_command(app)
 async def terminate(
     call: Call,
     workflow: Workflow,
-    ids: Ids,
+    selection: Selection,
     rollback: Annotated[bool, typer.Option("--rollback", help="Undo first what was done.")] = False,
 ) -> None:
     """End instances at once."""
-    await _change(call, workflow, ids, Change("terminate", rollback))
+    await change(call, workflow, selection, Change("terminate", rollback), "terminate")
 
 
 @server_command(app)
 async def restart(
     call: Call,
     workflow: Workflow,
-    ids: Ids,
+    selection: Selection,
     from_step: Annotated[
         str | None, typer.Option(help="Keep what began before the step of this name.")
     ] = None,
@@ -164,37 +203,19 @@ async def restart(
 ) -> None:
     """Have instances begin again, with the same id and params."""
     step = None if from_step is None else StepRef(from_step, count, step_type)
-    await _change(call, workflow, ids, Change("restart", from_step=step))
+    await change(call, workflow, selection, Change("restart", from_step=step), "restart")
 
 
 @server_command(app)
-async def cancel(call: Call, workflow: Workflow, ids: Ids) -> None:
+async def cancel(call: Call, workflow: Workflow, selection: Selection) -> None:
     """Have instances clean up and end."""
-    await _change(call, workflow, ids, Change("cancel"))
+    await change(call, workflow, selection, Change("cancel"), "cancel")
 
 
 @server_command(app)
-async def delete(call: Call, workflow: Workflow, ids: Ids) -> None:
+async def delete(call: Call, workflow: Workflow, selection: Selection) -> None:
     """Remove instances; their ids are free at once."""
-    await _change(call, workflow, ids, None)
-
-
-async def _change(call: Call, workflow: str, ids: list[str], change: Change | None) -> None:
-    """Change (None: delete) instances and tell of each; an exit code if one is refused."""
-    found = [await resolved(call.client, workflow, each) for each in ids_of(ids)]
-    done = BatchChanges([], [])
-    for start in range(0, len(found), limits.CHANGE_BATCH_MAX):
-        part = found[start : start + limits.CHANGE_BATCH_MAX]
-        if change is None:
-            one = await call.client.delete_instances(workflow, part)
-        else:
-            one = await call.client.change_instances(workflow, part, change)
-        done.changed.extend(one.changed)
-        done.errors.extend(one.errors)
-    call.show(done, lambda: output.print_changes(done), (each for each, _ in done.changed))
-    if done.errors:
-        missing = all(error.code == InstanceNotFound.number for error in done.errors)
-        raise typer.Exit(cli_exits.NOT_FOUND if missing else cli_exits.FAILED)
+    await change(call, workflow, selection, None, "delete")
 
 
 @server_command(app, "send-event")

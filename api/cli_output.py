@@ -6,6 +6,7 @@ Text that came from outside is never taken for markup. Errors: `cli_exits`.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,10 +17,16 @@ from rich.table import Table
 
 from ..runtime import limits
 from .changes import BatchChanges
-from .client_values import InstanceLine, InstanceStatus, StepStatus, WorkflowSummary
+from .client_values import CreateResult, InstanceLine, InstanceStatus, StepStatus, WorkflowSummary
 from .shapes import iso
 from .watched import InstanceEvent, Waiting
 
+_OUTCOMES = {
+    "created": "created",
+    "duplicate": "there already",
+    "failed": "failed",
+    "unknown": "without an answer",
+}
 _COLOURS = {
     "complete": "green",
     "errored": "red",
@@ -59,9 +66,10 @@ def _print(table: Table) -> None:
     console.print(table)
 
 
-def _status(text: str) -> str:
+def coloured(text: str) -> str:
+    """A status in its colour, as markup."""
     colour = _COLOURS.get(text)
-    return f"[{colour}]{text}[/]" if colour else text
+    return f"[{colour}]{text}[/]" if colour else escape(text)
 
 
 def print_workflows(found: list[WorkflowSummary]) -> None:
@@ -85,7 +93,7 @@ def print_lines(found: list[InstanceLine]) -> None:
     """Instances, one a line."""
     _table(
         ("ID", "STATUS", "CREATED", "ENDED"),
-        ((line.id, _status(line.status), line.created_on, line.ended_on or "-") for line in found),
+        ((line.id, coloured(line.status), line.created_on, line.ended_on or "-") for line in found),
     )
 
 
@@ -97,12 +105,21 @@ def print_changes(done: BatchChanges) -> None:
         sys.stderr.write(f"toque: {error.id}: {error.message}\n")
 
 
+def print_created(found: list[CreateResult]) -> None:
+    """How many creates had which outcome, and on stderr which failed and why."""
+    counts = Counter(each.outcome for each in found)
+    print(", ".join(f"{counts[name]} {word}" for name, word in _OUTCOMES.items() if counts[name]))
+    for each in found:
+        if each.error is not None:
+            sys.stderr.write(f"toque: {each.id or each.index}: {each.outcome}: {each.error}\n")
+
+
 def print_instance(workflow: str, status: InstanceStatus) -> None:
     """An instance with its steps."""
     facts = [
         ("workflow", workflow),
         ("id", status.id),
-        ("status", _status(status.status)),
+        ("status", coloured(status.status)),
         ("created", status.created_on or "-"),
         ("started", status.start or "-"),
         ("ended", status.end or "-"),
@@ -145,7 +162,7 @@ def _step_row(step: StepStatus) -> tuple[str, ...]:
     return (
         escape(step.name),
         step.type,
-        _status(state),
+        coloured(state),
         attempts,
         step.start,
         step.end or "-",
@@ -178,7 +195,7 @@ def print_event(event: InstanceEvent, *, as_json: bool) -> None:
         if event.retry_delay_ms is not None:
             rest.append(f"again after {event.retry_delay_ms} ms")
         if event.output is not None:
-            rest.append(_plain(event.output))
+            rest.append(short_text(event.output))
         words = "  ".join(part for part in rest if part)
         sys.stdout.write(f"{event.event_id:>6}  {at}  {event.type:<20}  {words}".rstrip() + "\n")
     sys.stdout.flush()
@@ -213,6 +230,7 @@ def print_waiting(waiting: Waiting) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _plain(value: Any) -> str:
+def short_text(value: Any) -> str:
+    """A value as JSON, cut."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 200 else text[:199] + "…"

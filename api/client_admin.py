@@ -5,7 +5,8 @@ Each needs a token of the scope that its methods name; else they raise `Forbidde
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from ..engines.durations import Duration, duration_ms
 from ..runtime import limits as bounds
@@ -23,6 +24,7 @@ from .client_values import (
     WorkflowLimits,
 )
 
+T = TypeVar("T")
 SCOPES = ("read", "write", "admin")
 OPERATOR = "*"
 ACCOUNT_LIMITS = ("running_max", "creates_per_second", "success_retention", "error_retention")
@@ -35,6 +37,8 @@ WORKFLOW_LIMITS = (
     "success_retention",
     "error_retention",
 )
+_RESET = {"creates_per_second", "steps", "success_retention", "error_retention"}
+"""None gives these back their default."""
 _RIGHT = {
     "running_max": "running_max=1000",
     "weight": "weight=2",
@@ -63,6 +67,18 @@ class _Part:
             return self._backend.account
         return given if given == OPERATOR else check_account_id(given)
 
+    async def _all(self, kind: type[T], words: Sequence[str]) -> list[T]:
+        """All items of a list that comes in pages."""
+        found: list[T] = []
+        page = 1
+        while True:
+            query = {"page": str(page), "per_page": str(bounds.PER_PAGE_MAX)}
+            part = await self._backend.manage(list[kind], "GET", words, query=query)  # type: ignore[valid-type]
+            found += part
+            if len(part) < bounds.PER_PAGE_MAX:
+                return found
+            page += 1
+
     def _request_id(self, given: str | None) -> str:
         return self._entropy.new_id() if given is None else check.request_id(given)
 
@@ -72,7 +88,7 @@ class AccountsClient(_Part):
 
     async def list(self) -> list[Account]:
         """All accounts that the token reaches."""
-        return await self._backend.manage(list[Account], "GET", ["accounts"])
+        return await self._all(Account, ["accounts"])
 
     async def get(self, id: str | None = None) -> Account:
         """An account; None: the client's own. Scope `read`."""
@@ -103,7 +119,7 @@ class TokensClient(_Part):
     async def list(self, *, account: str | None = None) -> list[Token]:
         """An account's tokens, without their secrets; None: the client's own account."""
         words = ["accounts", self._account(account), "tokens"]
-        return await self._backend.manage(list[Token], "GET", words)
+        return await self._all(Token, words)
 
     async def create(
         self,
@@ -129,7 +145,7 @@ class TokensClient(_Part):
         }
         if expires_in is not None:
             ms = duration_ms(expires_in, "expires_in", min_ms=1, max_ms=10 * bounds.SLEEP_MAX_MS)
-            body["expires_in"] = f"{ms} ms"
+            body["expires_in"] = ms
         words = ["accounts", self._account(account), "tokens"]
         return await self._backend.manage(
             NewToken, "POST", words, body=body, request_id=self._request_id(request_id)
@@ -161,7 +177,7 @@ class LimitsClient(_Part):
             account: whose; None: the client's own account.
             request_id: the same one again is the same change.
             changes: `running_max`, `creates_per_second`, and, as durations,
-                `success_retention` and `error_retention`.
+                `success_retention` and `error_retention`; None: the default again.
         """
         words = ["accounts", self._account(account), "limits"]
         body = _limits(changes, ACCOUNT_LIMITS)
@@ -188,7 +204,7 @@ class LimitsClient(_Part):
             request_id: the same one again is the same change.
             changes: `running_max` (0: the account's only), `weight`, `creates_per_second`,
                 `souschefs`, `steps`, and, as durations, `success_retention` and
-                `error_retention`.
+                `error_retention`; None: the default again.
         """
         body = _limits(changes, WORKFLOW_LIMITS)
         key = self._request_id(request_id)
@@ -220,10 +236,12 @@ def _limits(changes: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
             raise InvalidArgument(
                 f"{name!r:.80} is no limit; they are {', '.join(known)}. Right: {_RIGHT[known[0]]}."
             )
-        if name.endswith("retention"):
+        if value is None and name in _RESET:
+            body[name] = None
+        elif name.endswith("retention"):
             body[name] = duration_ms(value, name, max_ms=bounds.RETENTION_MAX_MS)
-        elif not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
-            check.refuse(name, value, "a number", _RIGHT[name])
+        elif not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            check.refuse(name, value, "a whole number", _RIGHT[name])
         else:
             body[name] = value
     return body

@@ -237,7 +237,7 @@ class Account(msgspec.Struct, frozen=True):
 
     id: str
     name: str = ""
-    created_on: str = ""
+    created_on: str | None = None
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -261,25 +261,28 @@ class NewToken(Token, frozen=True):
 
 
 class AccountLimits(msgspec.Struct, frozen=True):
-    """An account's limits; retention in milliseconds."""
+    """An account's limits. Retention in milliseconds; None: the server's default."""
 
     running_max: int
-    creates_per_second: float
-    success_retention: int | str | None = None
-    error_retention: int | str | None = None
+    creates_per_second: int
+    success_retention: int | None = None
+    error_retention: int | None = None
     generation: int = 0
 
 
 class WorkflowLimits(msgspec.Struct, frozen=True):
-    """A workflow's limits; `running_max` 0: the account's only. Retention in milliseconds."""
+    """A workflow's limits; `running_max` 0: the account's only. Retention in milliseconds.
+
+    None: as its account, its code or the server has it.
+    """
 
     running_max: int
-    weight: float
-    creates_per_second: float
+    weight: int
+    creates_per_second: int
     souschefs: int | None = None
     steps: int | None = None
-    success_retention: int | str | None = None
-    error_retention: int | str | None = None
+    success_retention: int | None = None
+    error_retention: int | None = None
 
 
 class DeployedWorkflow(msgspec.Struct, frozen=True):
@@ -309,3 +312,4 @@ class Version(msgspec.Struct, frozen=True):
     created_on: str = ""
     modified_on: str = ""
     workflow_id: str = ""
+    has_dag: bool = False

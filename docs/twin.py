@@ -211,12 +211,12 @@ def text(name: str, head: str, found: list[ast.stmt]) -> str:
     source = "\n\n\n".join(map(ast.unparse, found))
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     own = {node.name for node in found if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
-    constants = [
-        ast.unparse(node)
+    constants = {
+        ast.unparse(node): None
         for file in SOURCES
         for node in parsed(file).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in used
-    ]
+    }
     imports = "\n".join(map(ast.unparse, imports_for(used - own)))
     return formatted(name, f"{head}{imports}\n\n" + "\n".join(constants) + f"\n\n\n{source}\n")
 

@@ -1,0 +1,160 @@
+"""Work on many instances: which ones a command means, and a bar that shows how far it is.
+
+Instances are named one by one (`-`: ids on standard input), or matched by status and prefix. What
+matches is asked for once at a terminal; elsewhere `--yes` says that it is meant.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..runtime import limits
+from ..runtime.codec import json_fault
+from ..runtime.errors import InstanceNotFound, InvalidArgument, InvalidPayload
+from . import cli_exits
+from . import cli_output as output
+from .changes import BatchChanges, Change
+from .cli_calls import Call, ids_of, resolved
+from .client import Client
+
+Step = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which instances a command acts on."""
+
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID", help="Ids; 'latest': the newest; '-': from stdin."),
+    ] = None
+    status: Annotated[list[str] | None, typer.Option(help="All of this status; repeatable.")] = None
+    prefix: Annotated[str | None, typer.Option(help="All whose id begins so.")] = None
+    everything: Annotated[bool, typer.Option("--all", help="All.")] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False
+
+    @property
+    def matching(self) -> bool:
+        """Whether instances are matched, not named."""
+        return bool(self.status or self.prefix or self.everything)
+
+    def check(self) -> None:
+        """Refuse what is not one of both."""
+        if bool(self.ids) == self.matching:
+            raise InvalidArgument(
+                "name instances by their ids, or match them by --status, --prefix or --all; "
+                "one of both. Right: 'toque instances pause orders --status queued'."
+            )
+
+    def confirm(self, what: str) -> None:
+        """Ask whether all that matches is meant."""
+        words = [f"of status {' or '.join(self.status)}"] if self.status else []
+        words += [f"whose id begins with {self.prefix}"] if self.prefix else []
+        confirm(f"{what} all instances {' and '.join(words)}".rstrip(), yes=self.yes)
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask at a terminal; elsewhere only `--yes` is an answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidArgument(f"to {what}, give --yes: nobody is there to be asked.")
+    if not typer.confirm(f"{what}?", err=True):
+        raise typer.Exit(cli_exits.FAILED)
+
+
+@contextmanager
+def bar(words: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, at a terminal only; call it with how many are done."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True,
+        disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
+        task = progress.add_task(words, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+async def change(
+    call: Call, workflow: str, selection: Selection, wanted: Change | None, word: str
+) -> None:
+    """Change (None: delete) instances and tell of each; an exit code if one is refused."""
+    selection.check()
+    if selection.matching:
+        selection.confirm(word)
+        parts, total = _matching(call.client, workflow, selection, wanted), None
+    else:
+        found = [
+            await resolved(call.client, workflow, each) for each in ids_of(selection.ids or [])
+        ]
+        parts, total = _named(call.client, workflow, found, wanted), len(found)
+    done = BatchChanges([], [])
+    with bar(word, total) as tell:
+        async for part in parts:
+            done.changed.extend(part.changed)
+            done.errors.extend(part.errors)
+            tell(len(done.changed) + len(done.errors))
+    call.show(done, lambda: output.print_changes(done), (each for each, _ in done.changed))
+    if done.errors:
+        missing = all(error.code == InstanceNotFound.number for error in done.errors)
+        raise typer.Exit(cli_exits.NOT_FOUND if missing else cli_exits.FAILED)
+
+
+async def _named(
+    client: Client, workflow: str, ids: list[str], wanted: Change | None
+) -> AsyncIterator[BatchChanges]:
+    for start in range(0, len(ids), limits.CHANGE_BATCH_MAX):
+        part = ids[start : start + limits.CHANGE_BATCH_MAX]
+        if wanted is None:
+            yield await client.delete_instances(workflow, part)
+        else:
+            yield await client.change_instances(workflow, part, wanted)
+
+
+async def _matching(
+    client: Client, workflow: str, selection: Selection, wanted: Change | None
+) -> AsyncIterator[BatchChanges]:
+    status, prefix = selection.status or (), selection.prefix or ""
+    if wanted is not None:
+        async for done in client.change_matching(workflow, wanted, status=status, prefix=prefix):
+            yield done
+        return
+    ids: list[str] = []
+    async for line in client.list_instances(workflow, status=status, prefix=prefix):
+        ids.append(line.id)
+        if len(ids) == limits.CHANGE_BATCH_MAX:
+            yield await client.delete_instances(workflow, ids)
+            ids = []
+    if ids:
+        yield await client.delete_instances(workflow, ids)
+
+
+def lines_of(file: str) -> Iterable[Any]:
+    """The JSON values of a file (`-`: stdin), one a line, as they are read."""
+    try:
+        source = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115
+    except OSError as error:
+        raise InvalidArgument(f"{file}: {error.strerror}.") from None
+    with source:
+        for number, line in enumerate(source, 1):
+            if not line.strip():
+                continue
+            try:
+                yield msgspec.json.decode(line)
+            except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+                told = json_fault(line, error)
+                raise InvalidPayload(
+                    f"line {number} of {file} is not JSON: {told}; one object a line, for example "
+                    '{"id": "order-1", "params": {"n": 1}}'
+                ) from None

@@ -1,0 +1,181 @@
+"""The groups of the command line against a real server: many at once, tokens, accounts, events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.test_cli import Served
+from toque.api import cli_exits
+from toque.api.app_http import make_app
+from toque.api.auth import ADMIN, OPERATOR, Principal, TokenBook
+from toque.api.cli_live import LiveSteps
+from toque.api.server_http import HttpServer
+from toque.api.watched import InstanceEvent, WatchError
+from toque.api.wiring import start_embedded
+from toque.engines.views import InstanceEvent as Happened
+from toque.runtime.clock import SystemClock
+
+APP = """
+import toque
+
+
+@toque.workflow
+async def orders(event, step):
+    return await step.do("pay", lambda: event.payload)
+"""
+
+
+class Whole:
+    """A whole embedded runtime behind HTTP."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "app.py"
+        self._path.write_text(APP)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[HttpServer]:
+        boss = Principal(OPERATOR, ADMIN, "boss", "operator")
+        tokens = TokenBook({"dev-token": "default", "operator-token": boss})
+        data = self._path.parent / "data"
+        async with start_embedded(data, app_path=self._path) as runtime:
+            app = make_app(runtime.control_plane, tokens=tokens, version="test")
+            async with HttpServer(app, SystemClock()) as server:
+                yield server
+
+
+@pytest.fixture
+def toque(plane: Any) -> Iterator[Served]:
+    with Served(plane) as served:
+        yield served
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[Served]:
+    with Served(Whole(tmp_path)) as served:
+        yield served
+
+
+def ids(toque: Served, *words: str) -> list[str]:
+    found = toque("instances", "list", "orders", "--limit", "0", "-o", "ids", *words)
+    return sorted(found.stdout.split())
+
+
+def test_many_are_created_from_a_file_or_from_stdin(toque: Served, tmp_path: Path) -> None:
+    lines = "\n".join(json.dumps({"id": f"n{n}", "params": {"n": n}}) for n in range(230))
+    file = tmp_path / "orders.jsonl"
+    file.write_text(f"\n{lines}\n")
+    made = toque("instances", "create-many", "orders", str(file))
+    assert (made.exit_code, made.stdout) == (0, "230 created\n")
+    again = toque("instances", "create-many", "orders", "-", "-o", "ids", input='{"id": "n1"}\n{}')
+    assert len(again.stdout.split()) == 1
+    both = toque("instances", "create-many", "orders", "-", input='{"id": "n1"}\n{"id": "m"}')
+    assert both.stdout == "1 created, 1 there already\n"
+    told = toque("instances", "create-many", "orders", "-", "-o", "json", input='{"id": "n1"}')
+    assert json.loads(told.stdout)[0]["outcome"] == "duplicate"
+    for text, words in (("{", "line 1 of - is not JSON"), ('{"iid": 1}', "'iid' is not known")):
+        bad = toque("instances", "create-many", "orders", "-", input=text)
+        assert (bad.exit_code, words in bad.stderr) == (cli_exits.USAGE, True), bad.stderr
+    gone = toque("instances", "create-many", "orders", str(tmp_path / "none"))
+    assert (gone.exit_code, "No such file" in gone.stderr) == (cli_exits.USAGE, True)
+    lost = toque("instances", "create-many", "nothing", "-", input="{}")
+    assert (lost.exit_code, "no workflow 'nothing'" in lost.stderr) == (cli_exits.FAILED, True)
+
+
+def test_ids_come_from_stdin(toque: Served) -> None:
+    toque("instances", "create-many", "orders", "-", input='{"id": "a"}\n{"id": "b"}')
+    done = toque("instances", "pause", "orders", "-", "-o", "ids", input="a\nb\n")
+    assert sorted(done.stdout.split()) == ["a", "b"]
+    assert ids(toque, "--status", "paused") == ["a", "b"]
+    half = toque("instances", "delete", "orders", "a", "nobody")
+    assert (half.exit_code, "nobody" in half.stderr) == (cli_exits.NOT_FOUND, True)
+
+
+def test_what_matches_is_deleted_when_it_is_meant(toque: Served) -> None:
+    rows = "\n".join(json.dumps({"id": f"n{n}"}) for n in range(130))
+    toque("instances", "create-many", "orders", "-", input=rows)
+    toque("instances", "pause", "orders", "n7")
+    unsure = toque("instances", "delete", "orders", "--all")
+    assert (unsure.exit_code, "give --yes" in unsure.stderr) == (cli_exits.USAGE, True)
+    for words in (["n1", "--all"], []):
+        both = toque("instances", "delete", "orders", *words)
+        assert (both.exit_code, "one of both" in both.stderr) == (cli_exits.USAGE, True)
+    done = toque("instances", "delete", "orders", "--status", "queued", "--yes", "-o", "json")
+    assert len(json.loads(done.stdout)["changed"]) == 129
+    assert ids(toque) == ["n7"]
+
+
+def test_whoami_accounts_and_tokens(whole: Served) -> None:
+    toque = whole
+
+    def boss(*words: str) -> Any:
+        return toque(*words, token="operator-token")
+
+    who = json.loads(toque("whoami", "-o", "json").stdout)
+    assert set(who) == {"account", "scope", "token_id", "name"}
+    mine = toque("accounts", "create", "shop")
+    assert (mine.exit_code, "operator" in mine.stderr) == (cli_exits.REFUSED, True)
+    made = boss("accounts", "create", "shop", "--name", "The shop", "-o", "json")
+    assert json.loads(made.stdout)["id"] == "shop"
+    assert "shop" in boss("accounts", "list", "-o", "ids").stdout.split()
+    assert "The shop" in boss("accounts", "show", "shop").stdout
+    token = boss("tokens", "create", "ci", "--scope", "read", "--account", "shop",
+                  "--expires-in", "30 days")  # fmt: skip
+    assert token.exit_code == 0, token.stderr
+    text = token.stdout.strip()
+    assert text.startswith("tq_")
+    assert "not shown again" in token.stderr
+    listed = boss("tokens", "list", "--account", "shop", "-o", "json")
+    (one,) = json.loads(listed.stdout)
+    assert (one["name"], one["scope"], "token" in one) == ("ci", "read", False)
+    assert text not in boss("tokens", "list", "--account", "shop").stdout
+    assert toque("workflows", "list", "--account", "shop", token=text).exit_code == 0
+    refused = toque("tokens", "list", "--account", "shop", token=text)
+    assert refused.exit_code == cli_exits.REFUSED
+    assert boss("tokens", "revoke", one["id"], "--account", "shop").exit_code == 0
+    assert boss("tokens", "list", "--account", "shop", "-o", "ids").stdout == ""
+    bad = toque("tokens", "create", "ci", "--scope", "all")
+    assert (bad.exit_code, "scope must be one of" in bad.stderr) == (cli_exits.USAGE, True)
+
+
+def test_events_are_a_line_each(toque: Served) -> None:
+    toque("create", "orders", "--id", "one")
+    toque.plane.router.events = [Happened(3, "step_completed", 1_700_000_000_000, "charge-1")]
+    for words in (["events", "list"], ["events", "follow"], ["instances", "describe"]):
+        more = ["--follow"] if words[1] == "describe" else []
+        shown = toque(*words, "orders", "one", *more)
+        assert "step_completed" in shown.stdout, shown.stderr
+        told = toque(*words, "orders", "one", *more, "-o", "json")
+        assert json.loads(told.stdout.splitlines()[0])["type"] == "step_completed"
+
+
+def event(no: int, kind: str, step: str | None = None, **more: Any) -> InstanceEvent:
+    return InstanceEvent(no, "one", kind, 1_700_000_000_000 + no, step, **more)
+
+
+def test_the_live_list_follows_each_step() -> None:
+    live = LiveSteps()
+    live.take(event(1, "workflow_started"))
+    live.take(event(2, "step_started", "charge-1"))
+    live.take(event(3, "attempt_started", "charge-1", attempt=1))
+    error = WatchError("ValueError", "no")
+    live.take(event(4, "attempt_errored", "charge-1", attempt=1, error=error, retry_delay_ms=10))
+    _, ((name, state, attempt, *_, result),) = live.rows(5)
+    assert (name, state, attempt, result) == (
+        "charge-1", "retries after 10 ms", "1", "ValueError: no"
+    )  # fmt: skip
+    live.take(event(5, "attempt_started", "charge-1", attempt=2))
+    live.take(event(6, "step_completed", "charge-1", output={"paid": True}))
+    live.take(event(7, "wait_started", "ask-1"))
+    live.take(event(8, "wait_timed_out", "ask-1"))
+    live.take(event(9, "sleep_started", "nap-1"))
+    live.take(event(10, "workflow_completed"))
+    left_out, rows = live.rows(2)
+    assert (left_out, live.status) == (1, "completed")
+    assert [row[:2] for row in rows] == [("ask-1", "timed out"), ("nap-1", "waiting")]
+    assert live.rows(9)[1][0][1:3] == ("complete", "2")
