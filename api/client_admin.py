@@ -69,11 +69,12 @@ class _Part:
 
     async def _all(self, kind: type[T], words: Sequence[str]) -> list[T]:
         """All items of a list that comes in pages."""
+        several: Any = list[kind]  # type: ignore[valid-type]
         found: list[T] = []
         page = 1
         while True:
             query = {"page": str(page), "per_page": str(bounds.PER_PAGE_MAX)}
-            part = await self._backend.manage(list[kind], "GET", words, query=query)  # type: ignore[valid-type]
+            part: list[T] = await self._backend.manage(several, "GET", words, query=query)
             found += part
             if len(part) < bounds.PER_PAGE_MAX:
                 return found

@@ -205,4 +205,5 @@ def test_shared_options_stand_before_or_after_the_command(toque: Served) -> None
 
 def test_arguments_are_shown_plainly(toque: Served) -> None:
     assert "dev [OPTIONS] APP.py" in toque("dev", "--help").stdout
-    assert "pause [OPTIONS] WORKFLOW ID..." in toque("instances", "pause", "--help").stdout
+    assert "why [OPTIONS] WORKFLOW ID" in toque("instances", "why", "--help").stdout
+    assert "pause [OPTIONS] WORKFLOW [ID]..." in toque("instances", "pause", "--help").stdout
