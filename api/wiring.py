@@ -26,6 +26,7 @@ from ..actors.topology import directory_id
 from ..actors.worker import ChildLauncher, Launcher
 from ..engines.bundle import bundle_of_definitions, bundle_of_file, check_can_move
 from ..engines.code_host import CodeHost, InProcessCodeHost
+from ..engines.codec_names import Given, codecs_of
 from ..engines.placement import PlacedCodeHost
 from ..engines.resource_body import Resources
 from ..engines.worker_host import WorkerSettings
@@ -48,7 +49,6 @@ from ..runtime.process import ProcessMeter
 from ..runtime.rpc import Router
 from .client import Client
 from .client_embedded import EmbeddedBackend
-from .codecs import Given, codecs_of
 from .embedded_shard import EmbeddedShard
 from .service import ControlPlane
 from .shards import OpenShard, ShardSettings, open_shard, settled

@@ -19,6 +19,7 @@ from ..actors.keeper import identify
 from ..actors.resources_ray import RayResources
 from ..actors.supervisor_ray import Event, Supervisor
 from ..actors.topology import ShardSpec
+from ..engines.codec_names import Given, codecs_of, names_of
 from ..engines.resource_body import TaskLost
 from ..runtime import limits
 from ..runtime.clock import SystemClock
@@ -29,7 +30,6 @@ from ..runtime.memory import resident_bytes
 from ..runtime.opening import check_room
 from ..runtime.process import ProcessMeter
 from ..runtime.rpc import Router
-from .codecs import Given, codecs_of, names_of
 from .shards import OpenShard, ShardSettings, open_shard, settled
 from .wiring import DEFAULT_ACCOUNT, DEFAULT_RATES, App, Runtime, place_code
 

@@ -26,6 +26,7 @@ from ..runtime.codec import check_json
 from ..runtime.entity import AlarmInfo
 from ..runtime.errors import InstanceAlreadyExists, InstanceFinished, Overloaded
 from ..runtime.ids import check_event_type, check_instance_id
+from ..runtime.sealed_blobs import SealedStore
 from ..runtime.store import Store
 from ..runtime.tables import Query, Table
 from .failures import EventsBufferFull, StepNotFound
@@ -148,7 +149,8 @@ class Engine(InstanceOperations):
         blobs = self.env.blobs
         if not record.stream or record.config.sensitive or blobs is None:
             raise StepNotFound(f"step {name!r:.300} has no stream that can be shown.")
-        return blobs.blobs.read(record.stream, max(0, offset), limits.STREAM_PART_BYTES)
+        store = SealedStore(blobs.blobs.folder, self._rows.seal)
+        return store.read(record.stream, max(0, offset), limits.STREAM_PART_BYTES)
 
     def _step_named(self, name: str, kind: str) -> Record:
         wanted = {"step": DO, "waitForEvent": WAIT}.get(kind)

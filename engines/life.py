@@ -82,6 +82,7 @@ class InstanceLife(InstancePhases):
             self._rows.event_payload,
             self.ctx.clock.now_ms,
             self.env.faults.unfenced_attempts,
+            seal=self._rows.seal,
         )
         self._run = self.env.code_host.open(plan, hooks)
         self._code_error = ""

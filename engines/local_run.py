@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..runtime.blobs import BlobStore
 from ..runtime.codec import encode_json
 from ..runtime.ids import split_engine_key, stable_hash
 from ..runtime.limits import REPLAYED_PER_TURN_MAX
 from ..runtime.notes import LOOP, Notes
+from ..runtime.payload_codec import Seal
 from .bodies import Bodies
 from .claims import Claim
 from .failures import RecordedError, record_of
@@ -27,6 +27,7 @@ from .resource_body import Encoded
 from .rollback import Unwinding
 from .run_port import ACTS, BodyRunner, Outcome, Pending, Plan, RunHooks, Starts, Turn
 from .step import WorkflowStep
+from .stream_store import StreamStore
 from .streams import StreamRef
 from .workflow import WorkflowDefinition
 
@@ -87,7 +88,7 @@ class LocalRun:
             plan.cancel,
             plan.steps_max or definition.steps_max,
         )
-        self._execution.blobs = _blobs_of(plan, runner)
+        self._execution.blobs = _blobs_of(plan, runner, hooks)
         if hooks.ahead is not None:
             self._execution.ending = self._tell_ahead
         whose = Whose(plan.workflow, split_engine_key(plan.key)[2], plan.run_id)
@@ -274,7 +275,7 @@ class LocalRun:
             self._notes.enter(LOOP, self._tag)
         result, stream = None, ""
         if isinstance(value, StreamRef):
-            value, stream = {"stream": value}, value.sha256
+            value, stream = {"stream": value}, value.file
         if error is None and claim.record.kind != UNDO:
             name = claim.record.public_name
             result, unfit = _encoded(
@@ -311,5 +312,8 @@ def _encoded(value: Any, what: str) -> Encoded:
         return Encoded(None, record_of(unfit))
 
 
-def _blobs_of(plan: Plan, runner: BodyRunner) -> BlobStore | None:
-    return BlobStore(Path(plan.blobs), is_inline=runner.is_inline) if plan.blobs else None
+def _blobs_of(plan: Plan, runner: BodyRunner, hooks: RunHooks) -> StreamStore | None:
+    if not plan.blobs:
+        return None
+    seal = hooks.seal or Seal(split_engine_key(plan.key)[0])
+    return StreamStore(Path(plan.blobs), seal, is_inline=runner.is_inline)

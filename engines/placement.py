@@ -16,6 +16,7 @@ from typing import Any
 from ..runtime import limits
 from ..runtime.ids import split_engine_key
 from ..runtime.notes import Blame, Notes
+from ..runtime.payload_codec import Carried, Seal
 from .code_host import InProcessCodeHost
 from .run_port import Plan, Run, RunHooks
 from .worker_host import WorkerHost, WorkerSettings
@@ -61,13 +62,14 @@ class PlacedCodeHost:
         account = split_engine_key(plan.key)[0]
         whose = None if account == self._trusted else account
         definition = self._inside.definition(plan.workflow)
+        codecs = (hooks.seal or Seal(account)).carried()
         if plan.is_apart or definition.placement == ACTOR:
             options = dict(definition.ray_options)
-            host = self._new_host("i", options, account=whose, is_dedicated=True)
+            host = self._new_host("i", options, account=whose, codecs=codecs, is_dedicated=True)
         elif whose is None:
             return self._inside.open(plan, hooks)
         else:
-            host = self._shared_host(account, plan.code_hash)
+            host = self._shared_host(account, plan.code_hash, codecs)
         return host.open(plan, hooks)
 
     def suspicion(self, key: str) -> int:
@@ -92,15 +94,23 @@ class PlacedCodeHost:
 
     # --- workers ----------------------------------------------------------------------------
 
-    def _shared_host(self, account: str, code_hash: str) -> WorkerHost:
+    def _shared_host(self, account: str, code_hash: str, codecs: Carried) -> WorkerHost:
         key = account, code_hash
         host = self._shared.get(key)
         if host is None:
-            host = self._shared[key] = self._new_host("a", {}, account=account, is_dedicated=False)
+            host = self._shared[key] = self._new_host(
+                "a", {}, account=account, codecs=codecs, is_dedicated=False
+            )
         return host
 
     def _new_host(
-        self, kind: str, options: dict[str, Any], *, account: str | None, is_dedicated: bool
+        self,
+        kind: str,
+        options: dict[str, Any],
+        *,
+        account: str | None,
+        codecs: Carried,
+        is_dedicated: bool,
     ) -> WorkerHost:
         self._numbers += 1
         host = WorkerHost(
@@ -109,6 +119,7 @@ class PlacedCodeHost:
             self._bundle,
             options,
             account=account,
+            codecs=codecs,
             is_dedicated=is_dedicated,
             ended=self._host_ended,
         )

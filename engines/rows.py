@@ -67,10 +67,10 @@ class InstanceRows:
         "_key",
         "_released",
         "_request_ids",
-        "_seal",
         "_store",
         "_workflow_uuid",
         "log",
+        "seal",
     )
 
     def __init__(
@@ -86,7 +86,7 @@ class InstanceRows:
         self._store = store
         self._gathered: dict[tuple[str, Key], tuple[Table, Row | None]] = {}
         self._key = ctx.ref.key
-        self._seal = codecs.seal(split_engine_key(self._key)[0])
+        self.seal = codecs.seal(split_engine_key(self._key)[0])
         self._workflow_uuid = split_engine_key(self._key)[1]
         self._request_ids: deque[str] | None = None
         self._event_no = 0
@@ -129,7 +129,7 @@ class InstanceRows:
 
     def _put(self, table: Table, row: Row) -> None:
         if table.name in _SEALED:
-            row = (*row[:-1], self._seal.close(row[-1]))
+            row = (*row[:-1], self.seal.close(row[-1]))
         self._gathered[table.name, row[: table.key_size]] = table, row
 
     def _delete(self, table: Table, key: Key) -> None:
@@ -142,7 +142,7 @@ class InstanceRows:
     def _opened(self, table: Table, row: Row | None) -> Row | None:
         if row is None or table.name not in _SEALED:
             return row
-        return (*row[:-1], self._seal.open(row[-1]))
+        return (*row[:-1], self.seal.open(row[-1]))
 
     def load(self) -> Instance | None:
         """The instance, if there is one."""

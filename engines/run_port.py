@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from ..runtime.blobs import BlobStore
+from ..runtime.payload_codec import Seal
 from .failures import RecordedError
 from .journal import Pause, Record
 
@@ -158,6 +159,7 @@ class RunHooks:
         ahead: told how a step has ended before `run` hears of it, by a busy turn with that one
             record, which the turn that follows does not bring again. For runs whose process may
             end before they can tell more. None: nobody wants to know.
+        seal: what streams go through on their way to disk.
     """
 
     turned: Callable[[Run, Turn], None]
@@ -166,6 +168,7 @@ class RunHooks:
     now_ms: Callable[[], int]
     unfenced: bool = False
     ahead: Callable[[Run, Turn], None] | None = None
+    seal: Seal | None = None
 
 
 Around = Callable[[], AbstractContextManager[None]]

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from ..runtime import limits
-from ..runtime.blobs import BlobStore, BlobWriter
+from ..runtime.blobs import BlobStore, Writer
+from ..runtime.sealed_blobs import SealedStore
 from .failures import NonRetryableError, StepMisuse
 from .loop import WorkflowLoop
 
@@ -28,11 +29,17 @@ class InvalidStream(NonRetryableError):
     number = 10333
 
 
-class StreamRef(msgspec.Struct, frozen=True, gc=False):
-    """Names a stream's content: SHA-256 and length in bytes."""
+class StreamRef(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Names a stream's content: SHA-256 and length in bytes; and its file, if that is sealed."""
 
     sha256: str
     size: int
+    sealed: str = ""
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return self.sealed or self.sha256
 
 
 class Stream:
@@ -46,11 +53,12 @@ class Stream:
     """
 
     __toque_stream__ = True
-    __slots__ = ("_blobs", "sha256", "size")
+    __slots__ = ("_blobs", "_file", "sha256", "size")
 
     def __init__(self, ref: StreamRef, blobs: BlobStore) -> None:
         self.sha256 = ref.sha256
         self.size = ref.size
+        self._file = ref.file
         self._blobs = blobs
 
     def __repr__(self) -> str:
@@ -64,12 +72,12 @@ class Stream:
 
     def __iter__(self) -> Iterator[bytes]:
         _refuse_in_run()
-        return self._blobs.chunks(self.sha256)
+        return self._blobs.chunks(self._file)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         _refuse_in_run()
         for offset in range(0, self.size, limits.STREAM_PART_BYTES):
-            yield self._blobs.read(self.sha256, offset, limits.STREAM_PART_BYTES)
+            yield self._blobs.read(self._file, offset, limits.STREAM_PART_BYTES)
             await asyncio.sleep(0)
 
     def read(self) -> bytes:
@@ -121,8 +129,8 @@ async def _drain(stream: Any, blobs: BlobStore | None) -> StreamRef:
         async for chunk in stream:
             _write(writer, chunk)
         if blobs is None or blobs.is_inline:
-            return StreamRef(writer.commit(), writer.size)
-        return StreamRef(await asyncio.to_thread(writer.commit), writer.size)
+            return _kept(writer)
+        return await asyncio.to_thread(_kept, writer)
     finally:
         writer.abort()
         close = getattr(stream, "aclose", None)
@@ -135,13 +143,24 @@ def _drain_plain(stream: Any, blobs: BlobStore | None) -> StreamRef:
     try:
         for chunk in stream:
             _write(writer, chunk)
-        return StreamRef(writer.commit(), writer.size)
+        return _kept(writer)
     finally:
         writer.abort()
         getattr(stream, "close", lambda: None)()
 
 
-def _writer(blobs: BlobStore | None) -> BlobWriter:
+def _kept(writer: Writer) -> StreamRef:
+    file = writer.commit()
+    return StreamRef(writer.sha256, writer.size, file if file != writer.sha256 else "")
+
+
+def _writer(blobs: BlobStore | None) -> Writer:
+    if isinstance(blobs, SealedStore) and blobs.seal.is_absent:
+        raise InvalidStream(
+            "a stream can't be kept here: its account has a codec that was given as an object, "
+            "which other processes can't have. Right: its name, such as 'shop.security:codec'; or "
+            "leave `ray_options` and `placement` out."
+        )
     try:
         if blobs is not None:
             return blobs.write()
@@ -153,7 +172,7 @@ def _writer(blobs: BlobStore | None) -> BlobWriter:
     )
 
 
-def _write(writer: BlobWriter, chunk: Any) -> None:
+def _write(writer: Writer, chunk: Any) -> None:
     if not isinstance(chunk, (bytes, bytearray, memoryview)):
         raise InvalidStream(
             f"a body returned an iterator that gave a {type(chunk).__name__}; streams are of "

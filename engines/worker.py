@@ -23,9 +23,11 @@ from ..runtime.errors import WireError, to_wire
 from ..runtime.limits import WORKER_CHUNK_BYTES
 from ..runtime.link_socket import SocketLinks
 from ..runtime.notes import Notes
+from ..runtime.payload_codec import Seal
 from . import worker_messages as say
 from .bundle import load_bundle
 from .code_host import InProcessCodeHost
+from .codec_names import seal_of
 from .journal import Record
 from .outgoing import Outgoing
 from .resource_body import Resources, TaskLost
@@ -38,6 +40,7 @@ async def serve(spec: WorkerSpec) -> None:
     """Be a worker until the shard is gone; the factory that `WorkerSpec` names."""
     loop = asyncio.get_running_loop()
     error: WireError | None = None
+    seal: Seal | None = None
     notes = Notes(spec.settings["notes"])
     resources: Resources | None = None
     if spec.settings["resources"]:
@@ -46,12 +49,14 @@ async def serve(spec: WorkerSpec) -> None:
     try:
         for definition in load_bundle(spec.settings["bundle"]):
             host.register(definition)
+        seal = seal_of(spec.settings["codecs"])
     except BaseException as failed:  # an author's file may raise anything
         _log.error("worker %s can't load its code: %s", spec.name, failed)
         error = to_wire(failed)
     gone = loop.create_future()
     links = SocketLinks(lambda _: spec.address, spec.token, loop, SystemEntropy())
     worker = Worker(loop, host, SystemClock())
+    worker.seal = seal
 
     def up(epoch: int) -> None:
         worker.out.put(say.Ready(say.VERSION, os.getpid(), error))
@@ -93,6 +98,7 @@ class Worker:
     ) -> None:
         self.out = Outgoing(loop, lambda frame: self.send(frame))
         self.send: Callable[[bytes], None] = _unheard
+        self.seal: Seal | None = None
         self._host = host
         self._clock = clock
         self._ahead_ms = 0
@@ -153,6 +159,7 @@ class Worker:
             hosted.payloads.__getitem__,
             self.now_ms,
             ahead=partial(self._tell_ahead, go.run),
+            seal=self.seal,
         )
         try:
             hosted.run = self._host.open(hosted.plan, hooks)

@@ -24,6 +24,7 @@ from ..runtime.entropy import Entropy
 from ..runtime.errors import ToqueError, WorkerLost, from_wire
 from ..runtime.link_socket import LinkServer
 from ..runtime.notes import Blame, read_notes
+from ..runtime.payload_codec import Carried
 from . import worker_messages as say
 from .outgoing import Outgoing
 from .ray_options import shown
@@ -68,6 +69,7 @@ class WorkerHost:
         bundle: where it finds its code; see `bundle`.
         options: its resources, as Ray takes them.
         account: whose code it runs, if not the trusted one's.
+        codecs: as `Seal.carried` gives them.
         is_dedicated: it is for one run alone, and ends with it.
         ended: told when it has ended, for whatever reason.
     """
@@ -80,9 +82,11 @@ class WorkerHost:
         options: dict[str, Any],
         *,
         account: str | None,
+        codecs: Carried,
         is_dedicated: bool,
         ended: Callable[[WorkerHost], None],
     ) -> None:
+        self._codecs = codecs
         self.name = name
         self.is_dedicated = is_dedicated
         self.pid = 0
@@ -175,6 +179,7 @@ class WorkerHost:
                     "bundle": self._bundle,
                     "notes": self._notes,
                     "resources": settings.launcher.resources,
+                    "codecs": self._codecs,
                 },
                 self._account,
                 list(settings.watched),

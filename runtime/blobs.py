@@ -20,24 +20,56 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from . import limits
 
 _log = logging.getLogger("toque.runtime")
-_NAME = re.compile(r"[0-9a-f]{64}\Z")
+SEALED = "-sealed"
+"""Ends the names of files that went through a codec; see `sealed_blobs`."""
+_NAME = re.compile(rf"[0-9a-f]{{64}}({SEALED})?\Z")
 _PASSING = "passing-"
 _numbers = itertools.count()
+
+
+class Writer(Protocol):
+    """A stream that is being written; see `BlobWriter`.
+
+    Attributes:
+        size: of its content so far, in bytes.
+    """
+
+    size: int
+
+    @property
+    def sha256(self) -> str:
+        """Of its content so far."""
+
+    def write(self, chunk: bytes) -> None:
+        """Add a chunk."""
+
+    def commit(self) -> str:
+        """It is whole: sync it and give it its name, which is returned."""
+
+    def abort(self) -> None:
+        """Leave nothing behind. After `commit` it does nothing."""
 
 
 class BlobWriter:
     """One file that is being written. `commit` or `abort` ends it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, suffix: str = "") -> None:
         self._folder = folder
+        self._suffix = suffix
         self._path = folder / f"{_PASSING}{os.getpid()}-{next(_numbers)}"
         self._file = open(self._path, "xb")  # noqa: SIM115 - closed by commit or abort
         self._hash = hashlib.sha256()
         self.size = 0
+
+    @property
+    def sha256(self) -> str:
+        """Of what has been written."""
+        return self._hash.hexdigest()
 
     def write(self, chunk: bytes) -> None:
         """Add a chunk."""
@@ -47,7 +79,7 @@ class BlobWriter:
 
     def commit(self) -> str:
         """It is whole: sync it and give it its name, which is returned."""
-        name = self._hash.hexdigest()
+        name = self.sha256 + self._suffix
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -77,7 +109,7 @@ class BlobStore:
         self.folder = folder
         self.is_inline = is_inline
 
-    def write(self) -> BlobWriter:
+    def write(self) -> Writer:
         """Begin a file.
 
         Raises:

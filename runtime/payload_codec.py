@@ -83,21 +83,47 @@ class ZlibCodec:
         return zlib.decompress(kept[1:]) if kept[:1] == b"1" else kept[1:]
 
 
+Carried = tuple[str, list[str] | None]
+"""See `Seal.carried`."""
+
+
 class Seal:
     """One account's codecs, at work.
 
     Args:
         account: named in messages.
         codecs: the first one writes, all read.
+        names: by which other processes find the codecs; None: they can't.
+        is_absent: this process is one that can't: what it would write belongs sealed.
     """
 
-    __slots__ = ("_account", "_head", "_readers", "_writer")
+    __slots__ = ("_account", "_head", "_names", "_readers", "_writer", "is_absent")
 
-    def __init__(self, account: str, codecs: Sequence[PayloadCodec] = ()) -> None:
+    def __init__(
+        self,
+        account: str,
+        codecs: Sequence[PayloadCodec] = (),
+        names: Sequence[str] | None = None,
+        *,
+        is_absent: bool = False,
+    ) -> None:
         self._account = account
+        self._names = names
+        self.is_absent = is_absent
         self._writer = codecs[0] if codecs else None
         self._head = _head(codecs[0].id) if codecs else b""
         self._readers = {codec.id: codec for codec in codecs}
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is a codec that writes."""
+        return self._writer is not None
+
+    def carried(self) -> Carried:
+        """For another process, as plain data: account and names; None: it can't have the codecs."""
+        if self._writer is None and not self.is_absent:
+            return self._account, []
+        return self._account, None if self._names is None else list(self._names)
 
     def close(self, raw: bytes) -> bytes:
         """A payload as it goes to disk.
@@ -169,14 +195,18 @@ class Codecs:
 
     Args:
         by_account: for each account a codec, or several of which the first one writes.
+        names: of those accounts' codecs that other processes find by name.
 
     Raises:
         InvalidArgument: something is no codec, or does not give back what it was given.
     """
 
     def __init__(
-        self, by_account: Mapping[str, PayloadCodec | Sequence[PayloadCodec]] | None = None
+        self,
+        by_account: Mapping[str, PayloadCodec | Sequence[PayloadCodec]] | None = None,
+        names: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
+        self._names = dict(names or {})
         self._by_account: dict[str, tuple[PayloadCodec, ...]] = {}
         for account, given in (by_account or {}).items():
             found = tuple(given) if isinstance(given, (list, tuple)) else (given,)
@@ -188,7 +218,7 @@ class Codecs:
 
     def seal(self, account: str) -> Seal:
         """An account's."""
-        return Seal(account, self._by_account.get(account, ()))
+        return Seal(account, self._by_account.get(account, ()), self._names.get(account))
 
     def __iter__(self) -> Iterator[tuple[str, PayloadCodec]]:
         for account, codecs in self._by_account.items():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import toque
-from toque.api.codecs import codecs_of, names_of
+from toque.engines.codec_names import codecs_of, names_of
 from toque.runtime.errors import InvalidArgument
 from toque.runtime.payload_codec import (
     CodecFailed,

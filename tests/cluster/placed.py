@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.api import sealing
 from tests.engines import worker_app
 from toque.actors import keeper
 from toque.actors.supervisor_ray import Supervisor
@@ -125,6 +126,7 @@ async def resources(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
         tasks=status.output,
         errors=[apart.error, status.error],
         lines=content.count(b"\n"),
+        clear=sum(b"\n99998\n" in path.read_bytes() for path in folder.rglob("blobs/*/*")),
         shards=shard_pids(runtime),
     )
     traced = await client.run_instance("Traced", timeout=60)
@@ -172,9 +174,10 @@ async def main(data: str, story: str, *args: str) -> None:
     wiring_ray.Supervisor = functools.partial(  # type: ignore[assignment,misc]
         Supervisor, period_ms=200, silence_max_ms=4_000
     )
-    async with wiring_ray.start_ray(
-        data, app_path=TRACED if story == "resources" else APP, data_shards=1, num_cpus=2
-    ) as runtime:
+    options: dict[str, Any] = {"app_path": APP}
+    if story == "resources":
+        options = {"app_path": TRACED, "codecs": {"default": sealing.NAME}}
+    async with wiring_ray.start_ray(data, data_shards=1, num_cpus=2, **options) as runtime:
         say("pids", pids=sorted(p.pid for p in keeper.offspring([os.getpid()])))
         await runtime.supervisor.wait_seen()
         await STORIES[story](runtime, folder, *args)

@@ -130,7 +130,7 @@ def test_a_body_that_needs_resources_is_a_task_that_is_repeated_and_cancelled(
         assert [one[0] for one in (apart, again, task, shard)] == [100_000] * 4
         assert {apart[1], task[1]}.isdisjoint(streams["shards"])
         assert shard[1] in streams["shards"]
-        assert streams["lines"] == 100_000
+        assert (streams["lines"], streams["clear"]) == (100_000, 0)
         traced = story.next("traced")
         assert traced["error"] is None
         *seen, exported = traced["output"]
