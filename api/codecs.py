@@ -1,4 +1,8 @@
-"""The codecs of a shard that is being opened, against those that it has seen."""
+"""The codecs of a shard that is being opened, against those that it has seen.
+
+A shard keeps a sample of each: one that is not named, or reads its sample wrongly, is refused
+before anything is touched.
+"""
 
 from __future__ import annotations
 

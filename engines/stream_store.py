@@ -1,4 +1,8 @@
-"""An account's streams in a shard, as they can be sent to another process."""
+"""An account's streams in a shard, as they can be sent to another process.
+
+What travels is the folder and the names of the codecs; the process finds them again, or its seal
+is absent: then it writes nothing.
+"""
 
 from __future__ import annotations
 
