@@ -98,7 +98,9 @@ class Claiming(Attempts):
         self._steps = sum(record.kind in (DO, WAIT) for record in journal.records)
         self._inbox = Inbox()
         self._queue = journal.delivered()[::-1]  # the next is the last
-        self._claimed: dict[str, Claim | DurableTimer] | None = {} if journal.records else None
+        self._claimed: dict[str, Claim | DurableTimer | None] | None = (
+            {} if journal.records else None
+        )
         self.loop.is_replaying = bool(journal.records)
         self._cut_off: list[Claim] = []
         self._main: WorkflowTask | None = None

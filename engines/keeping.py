@@ -20,7 +20,7 @@ from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import CallerError, EntityReset, InstanceNotFound, SystemFault
 from ..runtime.ids import split_engine_key
 from .env import EngineEnv
-from .journal import Instance
+from .journal import Instance, Record
 from .ports import StatusReport
 from .present import instance_view
 from .rows import InstanceRows
@@ -65,7 +65,8 @@ class KeptInstance(DurableObject):
         self._rows = InstanceRows(ctx, env.store, env.blobs, env.codecs)
         self._instance = self._rows.load()
         self._run: Run | None = None
-        self._due_timer: asyncio.TimerHandle | None = None
+        self._due_timer: asyncio.Handle | None = None
+        self._reading: list[Record] | None = None
         self._waiters: dict[asyncio.Future[InstanceView], asyncio.TimerHandle] = {}
         self._confirmed_seq = 0
         self._is_changed = False
@@ -158,6 +159,7 @@ class KeptInstance(DurableObject):
         if self._run is not None:
             self._run.close()
             self._run = None
+        self._reading = None
         self._starts = []
 
     def _cancel_timer(self) -> None:

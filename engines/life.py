@@ -12,6 +12,7 @@ import logging
 from ..runtime import limits
 from ..runtime.errors import WorkerLost, WorkflowLoadError
 from .failures import InstanceCrashed, cancelled_error, record_of
+from .journal import Record
 from .keeping import whole
 from .phases import InstancePhases
 from .rollback import is_undone
@@ -42,18 +43,38 @@ class InstanceLife(InstancePhases):
     def _go_on(self, now_ms: int, *, is_first: bool = False) -> None:
         """Run `run`, from where it waits or, if it is not in memory, by replay."""
         self.ctx.keep_active()
-        if self._run is None:
-            try:
-                turn = self._begin(now_ms, is_first=is_first)
-            except WorkflowLoadError as error:
-                self._cannot_run(error)
-                return
-        else:
+        if self._run is not None:
             turn = self._run.act("cancel" if self._existing().cancel_ms else "tick", now_ms)
+        elif is_first:
+            turn = self._begin([], now_ms)
+        else:
+            self._reading = []
+            turn = self._read_on(self._reading, now_ms)
         if turn is not None:
             self._after_turn(turn, now_ms)
 
-    def _begin(self, now_ms: int, *, is_first: bool) -> Turn | None:
+    def _read_on(self, records: list[Record], now_ms: int) -> Turn | None:
+        """Read the journal, then begin; of a long one a slice, and the next one later.
+
+        Until it is read the instance stands as one whose code can't be loaded just now.
+        """
+        if self._rows.read_on(records, limits.RECORDS_READ_PER_TURN_MAX):
+            self._reading = None
+            return self._begin(records, now_ms)
+        self._due_timer = self.env.loop.call_soon(self._read_more)
+        return None
+
+    @whole
+    def _read_more(self) -> None:
+        self._due_timer = None
+        if self._reading is not None:
+            now_ms = self.ctx.clock.now_ms()
+            turn = self._read_on(self._reading, now_ms)
+            if turn is not None:
+                self._after_turn(turn, now_ms)
+            self._flush()
+
+    def _begin(self, records: list[Record], now_ms: int) -> Turn | None:
         instance = self._existing()
         self._suspect(self.env.code_host.suspicion(self.ctx.ref.key))
         plan = Plan(
@@ -66,7 +87,7 @@ class InstanceLife(InstancePhases):
             instance.started_ms or now_ms,
             now_ms,
             self._rows.payload("params", instance.params),
-            [] if is_first else self._rows.records(),
+            records,
             self._rows.events() if instance.events_buffered else [],
             instance.pauses,
             instance.lineage_run,
@@ -84,7 +105,11 @@ class InstanceLife(InstancePhases):
             self.env.faults.unfenced_attempts,
             seal=self._rows.seal,
         )
-        self._run = self.env.code_host.open(plan, hooks)
+        try:
+            self._run = self.env.code_host.open(plan, hooks)
+        except WorkflowLoadError as error:
+            self._cannot_run(error)
+            return None
         self._code_error = ""
         return self._run.begin()
 

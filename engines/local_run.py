@@ -120,7 +120,8 @@ class LocalRun:
         except BaseException as error:  # the author's constructor, or params of another type
             execution.fail(record_of(error))
         else:
-            most = REPLAYED_PER_TURN_MAX
+            is_long = len(plan.records) > REPLAYED_PER_TURN_MAX  # reading it has taken a while
+            most = 0 if is_long else REPLAYED_PER_TURN_MAX
             if not execution.begin(coro, plan.started_ms, plan.now_ms, most):
                 self._acts = []
                 self._loop.call_soon(self._replay_on)

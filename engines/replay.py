@@ -183,12 +183,13 @@ class Execution(Claiming):
                 self._diverged("run() waits", [record])
                 return True
             self._release(claim, record)
+            claimed[record.ident] = None  # freed slice by slice, not all at once in the end
         self._shift_up_to(None)
         if not self._rebuilding and (self.outcome is None or self.outcome.error is None):
             self._reach_end(claimed)
         return True
 
-    def _reach_end(self, claimed: dict[str, Claim | DurableTimer]) -> None:
+    def _reach_end(self, claimed: dict[str, Claim | DurableTimer | None]) -> None:
         """The record is used up: whatever is in it must have been asked for."""
         for record in self.journal.records:
             if record.ident not in claimed and record.kind != CANCEL:

@@ -169,6 +169,18 @@ class InstanceRows:
         self._saw(records)
         return records
 
+    def read_on(self, known: list[Record], most: int) -> bool:
+        """Read at most so many records more, after those known; True: that was all."""
+        after = (self._key, known[-1].ordinal if known else 0)
+        page = self._ctx.scan(STEPS, (self._key,), after=after, limit=most)
+        records = [record_from_row((*row[:-1], self.seal.open(row[-1]))) for row in page]
+        known += records
+        self._event_no = max(self._event_no, last_number(records))
+        if len(page) < most:
+            self._has_last_number = True
+            return True
+        return False
+
     def put_record(self, record: Record, *, is_copy: bool = False) -> None:
         """Write a record's row; what is new in it gets its numbers among the events.
 

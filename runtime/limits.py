@@ -61,6 +61,7 @@ EVENT_OUTPUT_BYTES_MAX = 4 * KIB  # a greater output is left out of an event
 WAIT_REASONS_SHOWN_MAX = 100
 EVENTS_IN_MEMORY_MAX = 1_000  # per instance that somebody subscribes to
 DETERMINISTIC_CALLBACKS_PER_TURN_MAX = 1_000_000
+RECORDS_READ_PER_TURN_MAX = 500  # a longer journal is read with the shard's others in between
 REPLAYED_PER_TURN_MAX = 500  # outcomes; a longer replay lets the shard's others in between
 BODY_THREADS_MAX = 32
 BODY_THREADS_ABANDONED_MAX = 64  # threads of bodies that were given up; past it none is replaced

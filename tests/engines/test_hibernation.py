@@ -8,6 +8,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.engines.flows import Event, Step, napping, one_step, waiting
@@ -15,6 +16,7 @@ from tests.engines.rig import KEY, Rig, on_virtual_time, rigged
 from tests.engines.test_crashes import Everything, play_once
 from toque.engines.local_run import LocalRun
 from toque.engines.replay import Execution
+from toque.engines.views import EventPage
 from toque.engines.workflow import workflow
 from toque.runtime import limits
 from toque.runtime.ids import EntityRef
@@ -127,6 +129,83 @@ async def test_others_have_their_turn_during_a_long_replay(tmp_path: Path) -> No
         ticking.cancel()
         tick = ticking.cancel  # stops the chain
         assert (await rig.ended()).output == b"[1770,5]"
+
+
+async def reading(rig: Rig) -> Any:
+    """The Engine, amid reading its journal."""
+    while live(rig) is None or not live(rig)._reading:
+        await asyncio.sleep(0)
+    return live(rig)
+
+
+async def test_others_have_their_turn_while_a_long_journal_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RECORDS_READ_PER_TURN_MAX", 3)
+    async with rigged(tmp_path) as rig:
+        await to_the_wait(rig, 60)
+        lengths: list[int] = []
+        await rig.call("send_event", "go", b"5", "e1")
+        engine = await reading(rig)
+        while engine._reading is not None:
+            lengths.append(len(engine._reading))
+            await asyncio.sleep(0)
+        assert lengths == [*range(3, 61, 3)]
+        assert (await rig.ended()).output == b"[1770,5]"
+
+
+@pytest.mark.parametrize(
+    "operation", ["pause", "cancel", "terminate", "restart", "delete", "event"]
+)
+async def test_what_is_asked_while_a_journal_is_read_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    monkeypatch.setattr(limits, "RECORDS_READ_PER_TURN_MAX", 3)
+    async with rigged(tmp_path) as rig:
+        await to_the_wait(rig, 30)
+        await rig.call("send_event", "go", b"5", "e1")
+        engine = await reading(rig)
+        if operation == "delete":
+            engine.delete("o1")
+            await rig.pass_time(1)
+            assert not rig.rows("steps")
+            return
+        if operation == "event":
+            engine.send_event("go", b"6", "e2")
+        elif operation == "restart":
+            engine.restart("o1", "", 1, "do")
+            await rig.status("waiting")
+            await rig.call("send_event", "go", b"5", "e3")
+        else:
+            getattr(engine, operation)("o1")
+        if operation == "pause":
+            await rig.pass_time(100)
+            assert (await rig.view()).status == "paused"
+            await rig.do("resume")
+        view = await rig.ended()
+        ends_early = operation in ("cancel", "terminate")
+        assert view.status == ("terminated" if ends_early else "complete")
+        assert view.output == (None if ends_early else b"[435,5]")
+
+
+@pytest.mark.parametrize("how", ["crash", "reset"])
+async def test_a_journal_that_is_half_read_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(limits, "RECORDS_READ_PER_TURN_MAX", 3)
+    async with rigged(tmp_path) as rig:
+        await to_the_wait(rig, 30)
+        await rig.call("send_event", "go", b"5", "e1")
+        engine = await reading(rig)
+        if how == "crash":
+            rig.restart()
+        else:
+            engine._start_over(RuntimeError("a bug"))
+        view = await rig.ended()
+        assert view.output == b"[435,5]"
+        page = msgspec.convert(await rig.call("events", 0, 500, [], 0), EventPage)
+        numbers = [event.no for event in page.events]
+        assert len(set(numbers)) == len(numbers) > 120
 
 
 @pytest.mark.usefixtures("slices_of_three")
