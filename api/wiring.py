@@ -233,7 +233,7 @@ async def embedded(
 async def start_embedded(
     path: str | os.PathLike[str],
     *,
-    app_path: str | os.PathLike[str],
+    app_path: str | os.PathLike[str] | None,
     account: str = DEFAULT_ACCOUNT,
     running_max: int | None = None,
     data_shards: int | None = None,
@@ -241,8 +241,11 @@ async def start_embedded(
     codecs: Mapping[str, Given] | None = None,
     creates_per_second: tuple[int, int] = DEFAULT_RATES,
 ) -> AsyncIterator[Runtime]:
-    """As `embedded`, with the workflows of a file, and with the usual rates of creates."""
-    app = App.from_file(app_path)
+    """As `embedded`, with the workflows of a file, and with the usual rates of creates.
+
+    Without a file only code that is deployed runs.
+    """
+    app = App.from_objects(()) if app_path is None else App.from_file(app_path)
     shards = data_shards, control_shards
     more = codecs_of(codecs), creates_per_second
     async with _embedded(path, app, account, running_max, shards, *more) as runtime:

@@ -52,7 +52,7 @@ class RayRuntime(Runtime):
 async def start_ray(
     path: str | os.PathLike[str],
     *,
-    app_path: str | os.PathLike[str],
+    app_path: str | os.PathLike[str] | None,
     account: str = DEFAULT_ACCOUNT,
     running_max: int | None = None,
     data_shards: int | None = None,
@@ -67,7 +67,8 @@ async def start_ray(
 
     Args:
         path: the data directory; made if missing. Instances in it go on.
-        app_path: the file with the workflows; every shard imports it.
+        app_path: the file with the workflows; every shard imports it. None: only code that is
+            deployed runs.
         account, running_max, data_shards, control_shards: as for `embedded` (2 data shards).
         num_cpus: CPUs that Ray may use for steps with resources of their own.
         resources: custom resources that this machine has, for such steps.
@@ -78,7 +79,7 @@ async def start_ray(
     Raises:
         WorkflowLoadError, DataDirInUse, DataDirFormat, ClusterStartFailed
     """
-    app = App.from_file(app_path)
+    app = App.from_objects(()) if app_path is None else App.from_file(app_path)
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     async with contextlib.AsyncExitStack() as stack:
@@ -94,7 +95,7 @@ async def start_ray(
             placement=directory.placement,
             factory="toque.api.wiring_ray:build_shard",
             settings={
-                "app": os.path.realpath(app_path),
+                "app": None if app_path is None else os.path.realpath(app_path),
                 "trusted": account,
                 "codecs": names_of(codecs),
                 "creates_per_second": creates_per_second,
@@ -123,7 +124,8 @@ async def start_ray(
 async def build_shard(spec: ShardSpec) -> OpenShard:
     """Open a shard in its actor; the factory that `start_ray` names."""
     loop = asyncio.get_running_loop()
-    app = App.from_file(spec.settings["app"])
+    app_path = spec.settings["app"]
+    app = App.from_objects(()) if app_path is None else App.from_file(app_path)
     entropy = SystemEntropy()
     # Long-lived objects of many instances make full collections dear and find nothing.
     gc.set_threshold(*limits.GC_THRESHOLDS)

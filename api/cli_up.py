@@ -1,0 +1,203 @@
+"""`toque up`: the server for production, until a signal.
+
+Tokens are those of the registry; at the first start an operator's is made and handed over. At the
+end it is not ready first, goes on for a moment so that load balancers notice, then finishes what
+is under way and ends all that it has started. Exit codes: 0 ended by a signal, 2 a setting or the
+data directory is wrong (starting again would not help), else 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from contextlib import AsyncExitStack
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from ..runtime import limits
+from ..runtime.clock import SystemClock
+from ..runtime.errors import AddressInUse, AuthorError, CallerError, DataDirInUse, InvalidArgument
+from .app_http import ControlPlaneApp, make_app
+from .auth import TokenBook
+from .cli_exits import FAILED, USAGE
+from .cli_flags import Flags, flags_command, new_app
+from .cli_output import print_json
+from .first_token import hand_over
+from .logs import log_to_stderr
+from .metrics_http import MetricsApp
+from .notify_socket import Notifier
+from .server_http import HttpServer, address_of, is_loopback
+from .serving import Hosted, Listen, check_address, hosted_on, run_server, told_of_address
+from .wiring import Runtime
+
+_LOOPBACK = "127.0.0.1"
+_log = logging.getLogger("toque.server")
+
+app = new_app()
+
+
+class LogFormat(StrEnum):
+    """What the log looks like."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class UpOptions(NamedTuple):
+    """What `toque up` was asked for.
+
+    Attributes:
+        metrics_port: serves metrics without a token, on loopback; None: nowhere.
+        token_file: gets the first operator token; None: it is printed.
+        behind_proxy: who reaches `host` comes by a proxy that speaks TLS.
+        drain_s: how long it goes on after it has ceased to be ready.
+    """
+
+    hosted: Hosted
+    host: str
+    port: int
+    metrics_port: int | None
+    token_file: Path | None
+    behind_proxy: bool
+    drain_s: float
+    as_json: bool
+
+
+@flags_command(app, left_out=("url", "token", "account", "profile"))
+def up(
+    flags: Flags,
+    path: Annotated[
+        Path | None, typer.Argument(metavar="APP.py", help="File with workflows; none: deployed.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="IP address to listen on.")] = _LOOPBACK,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8787,
+    embedded: Annotated[bool, typer.Option(help="One process, without Ray.")] = False,
+    shards: Annotated[
+        int | None, typer.Option(min=1, max=limits.SHARDS_MAX, help="Data shards.")
+    ] = None,
+    control_shards: Annotated[
+        int | None, typer.Option(min=1, max=limits.SHARDS_MAX, help="Control shards.")
+    ] = None,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option(help="Payload codec, 'module:attribute'; again for older ones, to read."),
+    ] = None,
+    first_token_file: Annotated[
+        Path | None, typer.Option(help="Gets the first operator token; else it is printed.")
+    ] = None,
+    behind_proxy: Annotated[
+        bool, typer.Option("--behind-proxy", help="A proxy before it speaks TLS.")
+    ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve /metrics on loopback without a token."),
+    ] = None,
+    drain: Annotated[
+        float, typer.Option(min=0, max=300, help="Seconds to go on after it is not ready.")
+    ] = 2.0,
+    log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = LogFormat.TEXT,
+) -> None:
+    """Serve workflows and accounts in production."""
+    if flags.data is None:
+        raise InvalidArgument("name the data directory: --data DIR (or TOQUE_DATA).")
+    log_to_stderr(log_format)
+    settings = {"data_shards": shards, "control_shards": control_shards}
+    hosted = hosted_on(embedded, path, flags.data, settings, tuple(codec or ()))
+    options = UpOptions(
+        hosted,
+        address_of(host),
+        port,
+        metrics_port,
+        first_token_file,
+        behind_proxy,
+        drain,
+        flags.as_json,
+    )
+    raise typer.Exit(
+        run_server(lambda listen: _serve(options, listen), _failed, as_json=flags.as_json)
+    )
+
+
+def _failed(error: BaseException) -> int:
+    """What a service manager needs to know: whether to start it again can help."""
+    passes = isinstance(error, (AddressInUse, DataDirInUse))
+    return USAGE if isinstance(error, (CallerError, AuthorError)) and not passes else FAILED
+
+
+async def _serve(options: UpOptions, listen: Listen) -> None:
+    opening = options.hosted.open()
+    for host, port in ((options.host, options.port), (_LOOPBACK, options.metrics_port)):
+        if port:
+            await check_address(host, port)
+    if not is_loopback(options.host) and not options.behind_proxy:
+        _log.warning(
+            "tokens and payloads travel to %s as clear text: put a proxy that speaks TLS before "
+            "it, and say so with --behind-proxy.",
+            options.host,
+        )
+    notifier = Notifier(os.environ)
+    async with AsyncExitStack() as stack:
+        runtime = await stack.enter_async_context(opening)
+        listen()  # again: Ray has put its own handlers in place
+        first: list[str] = []
+        await hand_over(
+            runtime.control_plane.accounts, options.hosted.data, options.token_file, first.append
+        )
+        served = make_app(
+            runtime.control_plane,
+            tokens=TokenBook({}),
+            version=version("toque"),
+            process=runtime.process,
+        )
+        clock = SystemClock()
+        server = HttpServer(served, clock, options.host, options.port, loopback_only=False)
+        await _start(stack, server, options.host, options.port)
+        metrics_url = None
+        if options.metrics_port is not None:
+            metrics = HttpServer(MetricsApp(served.metrics), clock, _LOOPBACK, options.metrics_port)
+            await _start(stack, metrics, _LOOPBACK, options.metrics_port)
+            metrics_url = f"{metrics.url}/metrics"
+        _tell(options, runtime, server.url, metrics_url, first)
+        notifier.ready(f"serving at {server.url}")
+        stack.callback(notifier.close)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await _drain(options, served, notifier)
+
+
+async def _start(stack: AsyncExitStack, server: HttpServer, host: str, port: int) -> None:
+    try:
+        await stack.enter_async_context(server)
+    except OSError as error:
+        raise told_of_address(error, host, port) from error
+
+
+async def _drain(options: UpOptions, served: ControlPlaneApp, notifier: Notifier) -> None:
+    """Be ready no more, and go on for a while: whoever sends work here has to notice."""
+    notifier.stopping("draining")
+    served.begin_drain()
+    _log.info("draining: not ready any more, ending in %g s", options.drain_s)
+    await asyncio.sleep(options.drain_s)
+
+
+def _tell(
+    options: UpOptions, runtime: Runtime, url: str, metrics_url: str | None, first: list[str]
+) -> None:
+    if options.as_json:
+        told = {"url": url, "metrics_url": metrics_url, "workflows": runtime.workflows}
+        print_json({**told, "operator_token": first[0] if first else None})
+    else:
+        names = ", ".join(runtime.workflows) or "deployed code"
+        print(f"toque serves {names} at {url} ({options.hosted.runs_on}).")
+        if metrics_url is not None:
+            print(f"Metrics: {metrics_url}")
+        if first:
+            print(f"Operator token (shown this once): {first[0]}")
+    sys.stdout.flush()
