@@ -12,7 +12,6 @@ account has used.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +26,8 @@ from ray.exceptions import (
     TaskCancelledError,
     WorkerCrashedError,
 )
+
+from .app_code import app_modules
 
 ACCOUNT_VARIABLE = "TOQUE_ACCOUNT"
 _LOST = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
@@ -126,6 +127,5 @@ class RayTask:
 def _send_code_of_apps() -> None:
     """App files are modules of no package: their code must travel, since no import finds it."""
     by_value: Any = cloudpickle.register_pickle_by_value  # untyped
-    for name, module in list(sys.modules.items()):
-        if name.startswith("toque_app_"):
-            by_value(module)
+    for module in app_modules():
+        by_value(module)

@@ -19,6 +19,7 @@ from ..runtime.errors import MethodNotAllowed, RouteNotFound, ToqueError
 from ..runtime.process import ProcessMeter
 from .admin_http import ADMIN_ROUTES, AdminRoutes
 from .auth import Admission, Principal, TokenBook
+from .deploy_http import DEPLOY_ROUTES, DeployRoutes
 from .dispatch_http import Dispatcher, Receive, Scope, Send
 from .errors_http import answer_of
 from .failures import Failures
@@ -117,6 +118,7 @@ def make_app(
     app.api.add(ADMIN_ROUTES, AdminRoutes(plane))
     app.parts = Kept(plane.ready, limits.READY_KEPT_MS)
     app.metrics = Metrics(plane, app.api, process, version)
+    app.api.add(DEPLOY_ROUTES, DeployRoutes(plane))
 
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})

@@ -18,7 +18,7 @@ import msgspec
 
 from ..engines.ports import ENGINE_KIND
 from ..engines.views import InstanceView
-from ..gatekeeper.messages import WorkflowRecord
+from ..gatekeeper.messages import CLEARING_KIND, WorkflowRecord
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument, ToqueError
 from ..runtime.ids import EntityRef, check_instance_id, check_step_name, engine_key
@@ -76,7 +76,6 @@ class InstanceChanges(ABC):
 
     _caller: Caller
     _lister: Lister
-    _clearing: dict[tuple[str, str], asyncio.Task[None]]
 
     @abstractmethod
     async def _workflow(self, account: str, workflow: str) -> WorkflowRecord:
@@ -221,7 +220,7 @@ class InstanceChanges(ABC):
         return await _results_of(ids, works)
 
     async def terminate_all(self, account: str, workflow: str, statuses: Sequence[str]) -> bool:
-        """Terminate all instances of some statuses, in the background of this front end.
+        """Terminate all instances of some statuses, in the background and over crashes.
 
         Those that are created meanwhile may be left. False: it is under way already.
 
@@ -236,34 +235,28 @@ class InstanceChanges(ABC):
                     f"{', '.join(s for s in STATUSES if s not in FINAL_STATUSES)}."
                 )
         record = await self._workflow(account, workflow)
-        key = (account, record.uuid)
-        if key in self._clearing:
-            return False
-        wanted = tuple(statuses) or tuple(s for s in STATUSES if s not in FINAL_STATUSES)
-        task = asyncio.ensure_future(self._clear(account, record, wanted))
-        self._clearing[key] = task
-        task.add_done_callback(lambda _: self._clearing.pop(key, None))
-        return True
+        wanted = list(statuses) or [s for s in STATUSES if s not in FINAL_STATUSES]
+        return await self._caller.call(
+            bool,
+            self._caller.deadline(),
+            clearing_of(account, record.uuid),
+            "begin",
+            "terminate",
+            wanted,
+            self._request_id(None),
+            changes=True,
+        )
 
-    async def _clear(self, account: str, record: WorkflowRecord, statuses: tuple[str, ...]) -> None:
-        cursor: str | None = None
-        request_id = self._request_id(None)
-        change = Change("terminate")
-        while True:
-            query = ListQuery(
-                statuses=statuses,
-                newest_first=False,
-                per_page=limits.CHANGE_BATCH_MAX,
-                cursor=cursor,
-            )
-            page = await self._lister.page(account, record.uuid, query)
-            works = [self._change(account, record, row.id, change, request_id) for row in page.rows]
-            for result in await asyncio.gather(*works, return_exceptions=True):
-                if isinstance(result, BaseException) and not isinstance(result, ToqueError):
-                    raise result
-            cursor = page.cursor(0)
-            if cursor is None:
-                return
+    async def is_clearing(self, account: str, workflow_uuid: str) -> bool:
+        """Whether instances of a workflow are being terminated or deleted in the background."""
+        return await self._caller.call(
+            bool, self._caller.deadline(), clearing_of(account, workflow_uuid), "is_running"
+        )
+
+
+def clearing_of(account: str, workflow_uuid: str) -> EntityRef:
+    """The entity that ends all instances of a workflow."""
+    return EntityRef(CLEARING_KIND, f"{account}/{workflow_uuid}")
 
 
 def _part_id(request_id: str, instance_id: str) -> str:

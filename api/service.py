@@ -47,6 +47,7 @@ from .accounts import Accounts
 from .cache import AccountCache
 from .calls import Caller, RouterPort
 from .changes import InstanceChanges
+from .deploys import Deploys
 from .identity_cache import IdentityCache
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
 from .rates import CreateRates
@@ -133,12 +134,10 @@ class ControlPlane(InstanceChanges):
         self._lister = Lister(self._caller, placement)
         self.watching = Watching(self._caller, self._workflow)
         self.versions = Versions(self._caller, self._workflow)
-        self._clearing = {}
+        self.deploys = Deploys(self._caller, self._cache)
 
     async def close(self) -> None:
         """End background work."""
-        for task in list(self._clearing.values()):
-            task.cancel()
         await self._cache.close()
         await self.accounts.cache.close()
         await self._rates.close()

@@ -38,13 +38,14 @@ from ..runtime.process import ProcessMeter
 from ..runtime.rpc import LinkFactory, Router, Session, ShardServer
 from ..runtime.shard_info import ShardInfo
 from ..runtime.store_sqlite import SqliteStore
+from ..souschef.clearing import Clearing, ClearingEnv
 from ..souschef.env import SousChefEnv
 from ..souschef.souschef import SousChef
 from .codecs import settle_codecs
 from .figures import ShardFigures
 
 CONTROL_CLASSES: dict[str, type[DurableObject]] = {
-    cls.KIND: cls for cls in (Account, Gatekeeper, Identity, SousChef, ShardInfo)
+    cls.KIND: cls for cls in (Account, Clearing, Gatekeeper, Identity, SousChef, ShardInfo)
 }
 DATA_CLASSES: dict[str, type[DurableObject]] = {
     cls.KIND: cls for cls in (Engine, EngineShard, ShardInfo)
@@ -280,6 +281,7 @@ def _envs(
             settings.running_max, settings.faults.gatekeeper, settings.creates_per_second
         ),
         SousChef.KIND: souschefs,
+        Clearing.KIND: ClearingEnv(settings.placement.data_names()),
     }
     if reporter is not None:
         engines = EngineEnv(

@@ -1,4 +1,4 @@
-"""The source of the code that this process was started with, for graphs of its workflows.
+"""The source of code, for graphs of its workflows: what this process began with, what is stored.
 
 Files are read once, at the start, so that a later edit is not taken for what runs. Code without a
 file (a notebook, a shell) or in no known encoding has no source here.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import sys
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from ..engines.workflow import WorkflowDefinition
 from .versions import Files, Sources
 
+Stored = Callable[[str], Awaitable[Files | None]]
 
-def sources_of(definitions: Iterable[WorkflowDefinition]) -> Sources:
-    """Gives the files that define some workflows, by the hash of their code."""
+
+def sources_of(definitions: Iterable[WorkflowDefinition], stored: Stored) -> Sources:
+    """Gives the files of code by its hash: of some workflows that are here, else what is stored."""
     known: dict[str, dict[str, str]] = {}
     for definition in definitions:
         file = getattr(sys.modules.get(definition.entry.__module__), "__file__", None)
@@ -29,6 +31,7 @@ def sources_of(definitions: Iterable[WorkflowDefinition]) -> Sources:
             continue
 
     async def sources(account: str, code_hash: str) -> Files | None:
-        return known.get(code_hash)
+        here = known.get(code_hash)
+        return here if here is not None else await stored(code_hash)
 
     return sources

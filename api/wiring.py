@@ -12,32 +12,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from ..actors.keeper import Process
 from ..actors.topology import directory_id
 from ..actors.worker import ChildLauncher, Launcher
-from ..engines.bundle import bundle_of_definitions, bundle_of_file, check_can_move
+from ..engines.bundle_store import BUNDLES_FOLDER, BundleStore
 from ..engines.code_host import CodeHost, InProcessCodeHost
 from ..engines.codec_names import Given, codecs_of
 from ..engines.placement import PlacedCodeHost
 from ..engines.resource_body import Resources
 from ..engines.worker_host import WorkerSettings
-from ..engines.workflow import ACTOR, WorkflowDefinition, definition_of, definitions_of, load_file
 from ..gatekeeper.messages import ACCOUNT_KIND
 from ..runtime import limits
 from ..runtime.clock import SystemClock
 from ..runtime.datadir import DataDir, check_store
-from ..runtime.entity import DurableObject
 from ..runtime.entropy import SystemEntropy
-from ..runtime.errors import WorkflowLoadError
 from ..runtime.frames_socket import runtime_directory
 from ..runtime.ids import EntityRef
 from ..runtime.link_local import LocalLinks
@@ -47,6 +42,7 @@ from ..runtime.opening import check_room
 from ..runtime.payload_codec import Codecs
 from ..runtime.process import ProcessMeter
 from ..runtime.rpc import Router
+from .apps import App
 from .client import Client
 from .client_embedded import EmbeddedBackend
 from .embedded_shard import EmbeddedShard
@@ -63,65 +59,6 @@ DEFAULT_RATES = (
 NO_RATES = (limits.CREATES_PER_SECOND_MAX, limits.CREATES_PER_SECOND_MAX)
 
 
-class App:
-    """The workflows and entity classes of a file, or those given as objects."""
-
-    def __init__(
-        self,
-        definitions: list[WorkflowDefinition],
-        objects: list[type[DurableObject]],
-        script: str,
-        bundle: dict[str, Any],
-    ) -> None:
-        self.definitions = definitions
-        self.objects = objects
-        self.script = script
-        self.bundle = bundle
-
-    @classmethod
-    def from_file(cls, path: str | os.PathLike[str]) -> App:
-        """Import a file.
-
-        Raises:
-            WorkflowLoadError: it does not import, or defines neither workflow nor entity.
-        """
-        module = load_file(Path(path))
-        app = cls(
-            definitions_of(module), _objects_of(module), Path(path).name, bundle_of_file(Path(path))
-        )
-        if not app.definitions and not app.objects:
-            raise WorkflowLoadError(
-                f"{path} defines no workflow. Write `class Order(WorkflowEntrypoint): async def "
-                "run(self, event, step): ...`, or decorate a function with @workflow."
-            )
-        return app
-
-    @classmethod
-    def from_objects(cls, entries: Iterable[Any]) -> App:
-        """From workflow classes, decorated functions and `DurableObject` classes."""
-        objects = []
-        definitions = []
-        for entry in entries:
-            if inspect.isclass(entry) and issubclass(entry, DurableObject):
-                objects.append(entry)
-            else:
-                definitions.append(definition_of(entry))
-        for definition in definitions:
-            if definition.placement == ACTOR:
-                check_can_move(definition)
-        return cls(definitions, objects, "embedded", bundle_of_definitions(definitions))
-
-
-def _objects_of(module: ModuleType) -> list[type[DurableObject]]:
-    return [
-        entry
-        for entry in vars(module).values()
-        if inspect.isclass(entry)
-        and issubclass(entry, DurableObject)
-        and entry.__module__ == module.__name__
-    ]
-
-
 class Runtime:
     """A running toque. Made by the functions of this module.
 
@@ -134,7 +71,9 @@ class Runtime:
         takes_params: those of them whose `run` names a type for its params.
     """
 
-    def __init__(self, router: Router, app: App | None, process: ProcessMeter) -> None:
+    def __init__(
+        self, router: Router, app: App | None, bundles: BundleStore | None, process: ProcessMeter
+    ) -> None:
         self.router = router
         self.process = process
         self.placement = router.placement
@@ -145,7 +84,10 @@ class Runtime:
             [d.name for d in app.definitions if d.payload_type is not Any] if app else []
         )
         self._app = app
-        self.control_plane.versions.sources = sources_of(app.definitions if app else ())
+        self.control_plane.deploys.store = bundles
+        self.control_plane.versions.sources = sources_of(
+            app.definitions if app else (), self.control_plane.deploys.sources
+        )
 
     def client(self, account: str = DEFAULT_ACCOUNT) -> Client:
         """The SDK client, without HTTP."""
@@ -156,17 +98,27 @@ class Runtime:
         return ObjectStub(self.router, EntityRef(kind, key))
 
     async def deploy(self, account: str, running_max: int | None) -> None:
-        """Register the app's workflows with an account, and set its limit if one is given."""
+        """Register the app's workflows with an account, and set its limit if one is given.
+
+        Who starts the app owns the directory, so names that other scripts had are taken over.
+        """
         await self.control_plane.accounts.ensure_account(account)
-        ref = EntityRef(ACCOUNT_KIND, account)
-        for definition in self._app.definitions if self._app else ():
+        ref, app = EntityRef(ACCOUNT_KIND, account), self._app
+        if app is not None and app.code is not None:
+            classes = [(d.name, d.class_name) for d in app.definitions]
+            if classes:
+                await self.router.call(
+                    ref, "put_script", app.script, app.code.code_hash, classes, True
+                )
+        for definition in app.definitions if app is not None and app.code is None else ():
             await self.router.call(
                 ref,
                 "put_workflow",
                 definition.name,
                 definition.class_name,
-                self._app.script if self._app else "",
+                app.script if app else "",
                 definition.code_hash,
+                True,
             )
         if running_max is not None:
             await self.router.call(ref, "set_limits", running_max)
@@ -275,6 +227,7 @@ async def _embedded(
         process = ProcessMeter(loop)
         process.start()
         stack.callback(process.close)
+        await asyncio.to_thread(keep_app, app, directory)
         settings = ShardSettings(
             directory.placement,
             objects=app.objects,
@@ -297,10 +250,23 @@ async def _embedded(
             await one.open()
             opened.append(one)
         directory.note_stores_made()
-        runtime = Runtime(Router(directory.placement, links, loop), app, process)
+        router = Router(directory.placement, links, loop)
+        runtime = Runtime(router, app, bundles_of(directory.path), process)
         stack.push_async_callback(runtime.close)
         await runtime.deploy(account, running_max)
         yield runtime
+
+
+def bundles_of(data_dir: Path) -> BundleStore:
+    """The bundles of a data directory."""
+    return BundleStore(data_dir / BUNDLES_FOLDER)
+
+
+def keep_app(app: App, directory: DataDir) -> None:
+    """Store the app's code; for who has opened the directory."""
+    store = bundles_of(directory.path)
+    store.sweep()
+    app.keep_in(store)
 
 
 def _remove_if_empty(folder: str) -> None:
@@ -406,6 +372,8 @@ def place_code(
         trusted=trusted,
         workers=workers,
         bundle=app.bundle,
+        store=bundles_of(data_dir),
+        is_exact=app.code is not None,
         blamed=blamed,
         notes=notes,
     )

@@ -19,6 +19,7 @@ from ..actors.keeper import identify
 from ..actors.resources_ray import RayResources
 from ..actors.supervisor_ray import Event, Supervisor
 from ..actors.topology import ShardSpec
+from ..engines.bundle_store import BundleStore
 from ..engines.codec_names import Given, codecs_of, names_of
 from ..engines.resource_body import TaskLost
 from ..runtime import limits
@@ -30,8 +31,9 @@ from ..runtime.memory import resident_bytes
 from ..runtime.opening import check_room
 from ..runtime.process import ProcessMeter
 from ..runtime.rpc import Router
+from .apps import App
 from .shards import OpenShard, ShardSettings, open_shard, settled
-from .wiring import DEFAULT_ACCOUNT, DEFAULT_RATES, App, Runtime, place_code
+from .wiring import DEFAULT_ACCOUNT, DEFAULT_RATES, Runtime, bundles_of, keep_app, place_code
 
 
 class RayRuntime(Runtime):
@@ -42,9 +44,14 @@ class RayRuntime(Runtime):
     """
 
     def __init__(
-        self, router: Router, app: App, supervisor: Supervisor, process: ProcessMeter
+        self,
+        router: Router,
+        app: App,
+        bundles: BundleStore,
+        supervisor: Supervisor,
+        process: ProcessMeter,
     ) -> None:
-        super().__init__(router, app, process)
+        super().__init__(router, app, bundles, process)
         self.supervisor = supervisor
 
 
@@ -90,12 +97,14 @@ async def start_ray(
             created_ms=clock.now_ms(),
         )
         stack.callback(directory.close)
+        await asyncio.to_thread(keep_app, app, directory)
         cluster = await start_local(
             directory.path,
             placement=directory.placement,
             factory="toque.api.wiring_ray:build_shard",
             settings={
                 "app": None if app_path is None else os.path.realpath(app_path),
+                "code_hash": app.code.code_hash if app.code is not None else None,
                 "trusted": account,
                 "codecs": names_of(codecs),
                 "creates_per_second": creates_per_second,
@@ -112,7 +121,8 @@ async def start_ray(
         process = ProcessMeter(loop)
         process.start()
         stack.callback(process.close)
-        runtime = RayRuntime(Router(directory.placement, links, loop), app, supervisor, process)
+        router = Router(directory.placement, links, loop)
+        runtime = RayRuntime(router, app, bundles_of(directory.path), supervisor, process)
         stack.push_async_callback(runtime.close)
         await runtime.deploy(account, running_max)
         yield runtime
@@ -124,8 +134,13 @@ async def start_ray(
 async def build_shard(spec: ShardSpec) -> OpenShard:
     """Open a shard in its actor; the factory that `start_ray` names."""
     loop = asyncio.get_running_loop()
+    store = bundles_of(Path(spec.data_dir))
     app_path = spec.settings["app"]
-    app = App.from_objects(()) if app_path is None else App.from_file(app_path)
+    if app_path is None:
+        app = App.from_objects(())
+    else:
+        app = App.from_file(app_path, store, spec.settings["code_hash"])
+    app.keep_in(store)
     entropy = SystemEntropy()
     # Long-lived objects of many instances make full collections dear and find nothing.
     gc.set_threshold(*limits.GC_THRESHOLDS)

@@ -1,7 +1,8 @@
-"""How a worker finds the code that a shard has: by file, or by the names of what was given.
+"""How a worker finds its code: in the store of bundles, by file, or by the names of what was given.
 
 Plain data (it travels in a `WorkerSpec`); loading it imports the files anew, so code never
 travels. What is defined inside a function, or typed into a shell, has no file and can't be found.
+A file is used as long as it is what it was; once it has been edited, what was stored of it is.
 """
 
 from __future__ import annotations
@@ -13,13 +14,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..actors import app_code
 from ..runtime.errors import WorkflowLoadError
+from .archive import entry_of, hash_of_files
+from .bundle_store import BundleStore
 from .workflow import WorkflowDefinition, definition_of, definitions_of, load_file
 
 
-def bundle_of_file(path: str | Path) -> dict[str, Any]:
-    """The bundle of an app file."""
-    return {"file": str(Path(path).resolve()), "sys_path": sys.path[:]}
+def bundle_of_file(path: str | Path, code_hash: str = "", store: str = "") -> dict[str, Any]:
+    """Code in an app file; with a hash, and a store's folder, as it was when it had that hash."""
+    found = {"file": str(Path(path).resolve()), "sys_path": sys.path[:]}
+    return {**found, "hash": code_hash, "store": store} if store else found
+
+
+def bundle_of_stored(code_hash: str, store: str, sys_path: list[str]) -> dict[str, Any]:
+    """A bundle of a store."""
+    return {"hash": code_hash, "store": store, "sys_path": sys_path}
 
 
 def bundle_of_definitions(definitions: Iterable[WorkflowDefinition]) -> dict[str, Any]:
@@ -55,6 +65,10 @@ def load_bundle(bundle: dict[str, Any]) -> list[WorkflowDefinition]:
         WorkflowLoadError: they can't be.
     """
     sys.path[:] = [*dict.fromkeys([*sys.path, *bundle["sys_path"]])]
+    if "hash" in bundle:
+        store, code_hash = BundleStore(Path(bundle["store"])), bundle["hash"]
+        if "file" not in bundle or not is_file_of(Path(bundle["file"]), code_hash):
+            return load_unpacked(store.unpacked(code_hash), code_hash)
     if "file" in bundle:
         return definitions_of(load_file(bundle["file"]))
     modules: dict[str, ModuleType] = {}
@@ -70,6 +84,32 @@ def load_bundle(bundle: dict[str, Any]) -> list[WorkflowDefinition]:
             raise WorkflowLoadError(f"{file} has no {qualname} any more.") from None
         found.append(definition_of(entry))
     return found
+
+
+def is_file_of(file: Path, code_hash: str) -> bool:
+    """Whether a file is, now, the whole of the bundle of that hash."""
+    try:
+        return hash_of_files({file.name: file.read_bytes()}) == code_hash
+    except OSError:
+        return False
+
+
+def load_unpacked(folder: Path, code_hash: str) -> list[WorkflowDefinition]:
+    """Import an unpacked bundle here, and give its workflows.
+
+    Its folder comes first on `sys.path`, so one interpreter can hold one bundle.
+
+    Raises:
+        WorkflowLoadError: it does not import, or a workflow is not as it must be.
+    """
+    sys.dont_write_bytecode = True  # the folder is read-only
+    sys.path.insert(0, str(folder))
+    app_code.note_folder(str(folder))
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    entry = entry_of(names)
+    package, _, init = entry.partition("/")
+    module = load_file(folder / entry, package if init else "")
+    return definitions_of(module, code_hash, folder)
 
 
 def _module(name: str, file: str) -> ModuleType:

@@ -103,25 +103,30 @@ class InProcessCodeHost:
         self._definitions[definition.name] = definition
 
     def open(self, plan: Plan, hooks: RunHooks) -> Run:
-        definition = self.definition(plan.workflow)
-        return LocalRun(plan, definition, hooks, self._loop, self, self._notes)
+        definition = self.definition(plan.workflow, plan.class_name)
+        return LocalRun(plan, definition.named(plan.workflow), hooks, self._loop, self, self._notes)
 
     def suspicion(self, key: str) -> int:
         return 0
 
-    def definition(self, workflow: str) -> WorkflowDefinition:
-        """The code of a workflow.
+    def definition(self, workflow: str, class_name: str = "") -> WorkflowDefinition:
+        """The code of a workflow: by its class, since a name may stand for another one's class.
 
         Raises:
-            WorkflowLoadError: there is none of that name.
+            WorkflowLoadError: there is none of that name or class.
         """
-        try:
-            return self._definitions[workflow]
-        except KeyError:
+        named = self._definitions.get(workflow)
+        if named is not None and class_name in ("", named.class_name):
+            return named
+        for definition in self._definitions.values():
+            if definition.class_name == class_name:
+                return definition
+        if named is None:
             raise WorkflowLoadError(
                 f"workflow {workflow!r} is not loaded here; known are "
                 f"{', '.join(sorted(self._definitions)) or 'none'}."
-            ) from None
+            )
+        return named
 
     def run_body(
         self,

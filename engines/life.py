@@ -96,6 +96,7 @@ class InstanceLife(InstancePhases):
             instance.cancel_ms > 0,
             str(self.env.blobs.blobs.folder) if self.env.blobs else "",
             instance.steps_max,
+            instance.class_name,
         )
         hooks = RunHooks(
             self._turned,

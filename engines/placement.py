@@ -1,26 +1,34 @@
 """Where an instance's code runs: in the shard's process, or in a worker.
 
 In the shard's process only code of the *trusted* account (the one that the process belongs to)
-runs, and of that nothing that asked for a process of its own (`placement = "actor"`) or has shown
-that it needs one. Code of every other account runs in workers, one per account and code, so that
-no interpreter ever holds the code of two accounts.
+runs, and of that only what was loaded with the process, and nothing that asked for a process of
+its own (`placement = "actor"`) or has shown that it needs one. All else runs in workers, one per
+account and code, so that no interpreter ever holds the code of two accounts, or of two versions.
+
+An instance runs on the code that it began with: what the process holds if that has the same hash,
+else the stored bundle of that hash. If there is none it waits, holding its slot, and is tried
+again every few seconds (`CodeMissing` says so where it is shown): storing the bundle heals it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from ..runtime import limits
+from ..runtime.errors import WorkflowLoadError
 from ..runtime.ids import split_engine_key
 from ..runtime.notes import Blame, Notes
 from ..runtime.payload_codec import Carried, Seal
+from .bundle import bundle_of_stored
+from .bundle_store import BundleStore, Defined, code_missing
 from .code_host import InProcessCodeHost
 from .run_port import Plan, Run, RunHooks
 from .worker_host import WorkerHost, WorkerSettings
-from .workflow import ACTOR
+from .workflow import ACTOR, WorkflowDefinition
 
 
 class PlacedCodeHost:
@@ -30,7 +38,10 @@ class PlacedCodeHost:
         inside: runs the trusted account's code in this process.
         trusted: that account; None: nobody's code runs here.
         workers: how workers are started.
-        bundle: where they find the code.
+        bundle: where they find the code that this process holds.
+        store: keeps the bundles of all other code; None: there is none.
+        is_exact: code of another hash is no substitute. Without it an instance whose code is
+            nowhere goes on with what the process holds under its name.
         notes: where the shard notes whose code runs; removed at a close in good order.
         blamed: whose code was running when the shard last ended without being closed.
     """
@@ -42,9 +53,13 @@ class PlacedCodeHost:
         trusted: str | None,
         workers: WorkerSettings,
         bundle: dict[str, Any],
+        store: BundleStore | None = None,
+        is_exact: bool = False,
         blamed: Iterable[Blame] = (),
         notes: Notes | None = None,
     ) -> None:
+        self._store = store
+        self._is_exact = is_exact
         self._notes = notes
         self._inside = inside
         self._trusted = trusted
@@ -61,16 +76,43 @@ class PlacedCodeHost:
     def open(self, plan: Plan, hooks: RunHooks) -> Run:
         account = split_engine_key(plan.key)[0]
         whose = None if account == self._trusted else account
-        definition = self._inside.definition(plan.workflow)
+        code, bundle = self._code_of(plan, whose)
         codecs = (hooks.seal or Seal(account)).carried()
-        if plan.is_apart or definition.placement == ACTOR:
-            options = dict(definition.ray_options)
-            host = self._new_host("i", options, account=whose, codecs=codecs, is_dedicated=True)
-        elif whose is None:
+        if plan.is_apart or code.placement == ACTOR:
+            options = dict(code.ray_options)
+            host = self._new_host(
+                "i", bundle, options, account=whose, codecs=codecs, is_dedicated=True
+            )
+        elif whose is None and bundle is self._bundle:
             return self._inside.open(plan, hooks)
         else:
-            host = self._shared_host(account, plan.code_hash, codecs)
+            key = account, plan.code_hash
+            host = self._shared_host(key, bundle, whose, codecs)
         return host.open(plan, hooks)
+
+    def _code_of(
+        self, plan: Plan, whose: str | None
+    ) -> tuple[WorkflowDefinition | Defined, dict[str, Any]]:
+        """The code of an instance, and where a worker finds it."""
+        try:
+            held = self._inside.definition(plan.workflow, plan.class_name)
+        except WorkflowLoadError:
+            held = None
+        if held is not None and held.code_hash == plan.code_hash:
+            return held, self._bundle
+        manifest = self._store.manifest(plan.code_hash) if self._store else None
+        if self._store is not None and manifest is not None:
+            stored = manifest.find(plan.workflow, plan.class_name)
+            if stored is None:
+                raise WorkflowLoadError(
+                    f"the code {plan.code_hash:.12} has no class or function "
+                    f"{plan.class_name!r} for workflow {plan.workflow!r}."
+                )
+            path = sys.path[:] if whose is None else []
+            return stored, bundle_of_stored(plan.code_hash, str(self._store.folder), path)
+        if self._is_exact or whose is not None:
+            raise code_missing(plan.code_hash, "is not stored here")
+        return self._inside.definition(plan.workflow, plan.class_name), self._bundle
 
     def suspicion(self, key: str) -> int:
         return self._suspicion.pop(key, 0)
@@ -94,18 +136,20 @@ class PlacedCodeHost:
 
     # --- workers ----------------------------------------------------------------------------
 
-    def _shared_host(self, account: str, code_hash: str, codecs: Carried) -> WorkerHost:
-        key = account, code_hash
+    def _shared_host(
+        self, key: tuple[str, str], bundle: dict[str, Any], whose: str | None, codecs: Carried
+    ) -> WorkerHost:
         host = self._shared.get(key)
         if host is None:
             host = self._shared[key] = self._new_host(
-                "a", {}, account=account, codecs=codecs, is_dedicated=False
+                "a", bundle, {}, account=whose, codecs=codecs, is_dedicated=False
             )
         return host
 
     def _new_host(
         self,
         kind: str,
+        bundle: dict[str, Any],
         options: dict[str, Any],
         *,
         account: str | None,
@@ -116,7 +160,7 @@ class PlacedCodeHost:
         host = WorkerHost(
             self._settings,
             f"{self._settings.shard}.{kind}{self._numbers}",
-            self._bundle,
+            bundle,
             options,
             account=account,
             codecs=codecs,

@@ -55,6 +55,20 @@ class Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
     turn: int
 
 
+class ClearPage(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What clearing a part of a shard has done.
+
+    Attributes:
+        found: how many instances there were.
+        after: the last one's time of creation and id; None: the shard holds no more.
+    """
+
+    found: int
+    after: tuple[int, str] | None
+
+
+# EngineShard.clear(account, uuid, how, statuses, after, request_id) -> ClearPage
+#     Terminates or deletes the next instances of a workflow; see `souschef.clearing`.
 # SousChef.report(reports: list[StatusReport]) -> None
 #     Answers when all are durably noted. The sender repeats until then.
 # EngineShard.grant_many(souschef: str, epoch: int, grants: list[Grant]) -> list[bool]

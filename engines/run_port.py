@@ -48,6 +48,7 @@ class Plan(msgspec.Struct, array_like=True):
         undo_error: the instance is rolling back, and this is the error that handlers get.
         blobs: folder of the shard's streams; empty: there is none.
         steps_max: how many steps it may make; 0: as many as its code says.
+        class_name: of the class or function that is run; empty: the one of the workflow's name.
     """
 
     key: str
@@ -68,6 +69,7 @@ class Plan(msgspec.Struct, array_like=True):
     cancel: bool = False
     blobs: str = ""
     steps_max: int = 0
+    class_name: str = ""
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):

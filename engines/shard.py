@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..runtime.entity import Context, DurableObject
-from ..runtime.errors import InvalidArgument
-from ..runtime.ids import EntityRef
-from ..runtime.limits import COUNT_ROWS_MAX, LIST_PAGE_ROWS_MAX
+from ..runtime.errors import CallerError, EntityReset, InvalidArgument
+from ..runtime.ids import EntityRef, engine_key
+from ..runtime.limits import CLEAR_BATCH_MAX, COUNT_ROWS_MAX, LIST_PAGE_ROWS_MAX
 from ..runtime.tables import Query, Table
 from .engine import Engine
 from .env import EngineEnv
 from .journal import CODECS
-from .ports import ENGINE_KIND, ENGINE_SHARD_KIND, Grant
+from .ports import ENGINE_KIND, ENGINE_SHARD_KIND, ClearPage, Grant
 from .status import STATUSES
 from .views import IndexRow, PageRequest
 
@@ -84,6 +84,42 @@ class EngineShard(DurableObject):
             _COUNTS_OF_IDS if id_prefix else _COUNTS, (workflow_uuid, first, end, COUNT_ROWS_MAX)
         )
         return dict(rows)
+
+    async def clear(
+        self,
+        account: str,
+        workflow_uuid: str,
+        how: str,
+        statuses: list[str],
+        after: tuple[int, str] | None,
+        request_id: str,
+    ) -> ClearPage:
+        """Terminate or delete the next instances of a workflow, oldest first.
+
+        What an instance refuses (it has ended meanwhile, say) is left as it is.
+
+        Args:
+            account, workflow_uuid: whose.
+            how: `terminate` or `delete`.
+            statuses: those in which an instance is taken; none: all.
+            after: go on behind that one; None: from the first.
+            request_id: the same in a repeated call.
+        """
+        most = CLEAR_BATCH_MAX
+        request = PageRequest(account, workflow_uuid, after, False, most, statuses, None, None)
+        rows = await self.list_page(request)
+        for row in rows:
+            engine = self._engine(engine_key(account, workflow_uuid, row.id))
+            try:
+                if how == "delete":
+                    engine.delete(request_id)
+                else:
+                    engine.terminate(request_id)
+            except (CallerError, EntityReset):
+                continue
+        self.ctx.cover_shard()
+        last = (rows[-1].created_ms, rows[-1].id) if len(rows) == most else None
+        return ClearPage(len(rows), last)
 
     def _engine(self, key: str) -> Engine:
         engine = self.env.local(EntityRef(ENGINE_KIND, key))

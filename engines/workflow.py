@@ -1,8 +1,9 @@
 """What a workflow is: a class with `run`, or a decorated function, found in a file.
 
 Loading a file never fails with anything but `WorkflowLoadError`, which names the file, the line
-and the cause. The code hash of a definition is the SHA-256 of its file's bytes: instances record
-it, so that running on other code than they began with is noticed before anything happens.
+and the cause. The code hash of a definition is that of its bundle (see `archive`), and its file by
+itself is the bundle of what came from no other. Instances record it, so that they go on with the
+code that they began with, or it is noticed before anything happens.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -23,6 +24,7 @@ from ..runtime.codec import decode_json, decode_json_as, type_name
 from ..runtime.errors import InvalidArgument, InvalidId, WorkflowLoadError
 from ..runtime.ids import check_workflow_name
 from ..runtime.limits import STEPS_PER_INSTANCE_DEFAULT, STEPS_PER_INSTANCE_MAX
+from .archive import hash_of_files
 from .failures import PayloadMismatch
 from .ray_options import check_ray_options
 from .shapes import UnfitType, resolved, usable_type
@@ -152,6 +154,10 @@ class WorkflowDefinition:
     returns: Any = Any
     steps_max: int = STEPS_PER_INSTANCE_DEFAULT
 
+    def named(self, workflow: str) -> WorkflowDefinition:
+        """The same code for a workflow that may have another name."""
+        return self if self.name == workflow else replace(self, name=workflow)
+
     def start(
         self, params: bytes, timestamp: datetime, instance_id: str, step: WorkflowStep
     ) -> Coroutine[Any, Any, Any]:
@@ -225,19 +231,27 @@ def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinitio
     )
 
 
-def definitions_of(module: ModuleType) -> list[WorkflowDefinition]:
+def definitions_of(
+    module: ModuleType, code_hash: str | None = None, folder: Path | None = None
+) -> list[WorkflowDefinition]:
     """The workflows that a module defines (not those that it imports), in order of definition.
+
+    Args:
+        module: the module.
+        code_hash: of the bundle that it is from; None: it is alone in it.
+        folder: that bundle's; what the module imports from other files in there counts as its own.
 
     Raises:
         WorkflowLoadError: one is not as it must be, or two have the same name.
     """
-    code_hash = hash_of(module)
+    if code_hash is None:
+        code_hash = hash_of(module)
     found: dict[str, WorkflowDefinition] = {}
     for entry in list(vars(module).values()):
         is_class = isinstance(entry, type) and issubclass(entry, WorkflowEntrypoint)
         if not is_class and not (inspect.isfunction(entry) and hasattr(entry, _MARK)):
             continue
-        if entry.__module__ != module.__name__ or (
+        if not _is_of(entry, module, folder) or (
             is_class and entry.run is WorkflowEntrypoint.run  # a base of others
         ):
             continue
@@ -248,15 +262,33 @@ def definitions_of(module: ModuleType) -> list[WorkflowDefinition]:
     return list(found.values())
 
 
-def load_file(path: str | Path) -> ModuleType:
+def _is_of(entry: Any, module: ModuleType, folder: Path | None) -> bool:
+    if entry.__module__ == module.__name__:
+        return True
+    file = getattr(sys.modules.get(entry.__module__), "__file__", None)
+    return folder is not None and file is not None and Path(file).is_relative_to(folder)
+
+
+def load_file(path: str | Path, package: str = "") -> ModuleType:
     """Import a file as a module, afresh.
+
+    Args:
+        path: the file.
+        package: it is the `__init__.py` of the package of that name; empty: it is no package's,
+            and the module gets a name of its own.
 
     Raises:
         WorkflowLoadError: there is no such file, or importing it failed.
     """
     file = Path(path)
-    name = f"toque_app_{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, file) if file.suffix == ".py" else None
+    made = f"toque_app_{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
+    name = package or made
+    if package and package in sys.modules:
+        raise WorkflowLoadError(f"the package {package!r} has a name that is taken; rename it.")
+    inside = [str(file.parent)] if package else None
+    spec = None
+    if file.suffix == ".py":
+        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=inside)
     if spec is None or spec.loader is None or not file.is_file():
         raise WorkflowLoadError(f"{file} is no Python file.", {"file": str(file)})
     module = importlib.util.module_from_spec(spec)
@@ -286,14 +318,14 @@ def is_loading(frame: FrameType | None) -> bool:
 
 
 def hash_of(module: ModuleType | None) -> str:
-    """SHA-256 of the module's file; of its name if it has none (a notebook, a shell)."""
+    """Hash of the bundle that the module's file is; of its name if it has none (a shell)."""
     path = getattr(module, "__file__", None)
     try:
-        content = Path(path).read_bytes() if path else None
+        if path:
+            return hash_of_files({Path(path).name: Path(path).read_bytes()})
     except OSError:
-        content = None
-    name = module.__name__ if module is not None else ""
-    return hashlib.sha256(content if content is not None else name.encode()).hexdigest()
+        pass  # as if it had none
+    return hashlib.sha256((module.__name__ if module is not None else "").encode()).hexdigest()
 
 
 def _line_of(error: BaseException, file: Path) -> int:

@@ -14,14 +14,24 @@ import msgspec
 
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
-from ..runtime.errors import InvalidArgument, TooManyWorkflows, WorkflowNotFound
+from ..runtime.errors import (
+    InvalidArgument,
+    ScriptNotFound,
+    TooManyWorkflows,
+    WorkflowNotFound,
+)
 from ..runtime.ids import EntityRef, check_workflow_name
-from ..runtime.tables import Table
+from ..runtime.tables import Row, Table
+from .deploys import check_owner, plan_deploy
 from .messages import (
     ACCOUNT_KIND,
+    CLEARING_KIND,
     GATEKEEPER_KIND,
     AccountSnapshot,
+    Deployed,
+    DeployedWorkflow,
     LimitsChange,
+    ScriptRecord,
     Settings,
     VersionRecord,
     WorkflowRecord,
@@ -67,6 +77,19 @@ VERSIONS = Table(
     key_size=3,
 )
 
+SCRIPTS = Table(
+    "account_scripts",
+    (
+        ("entity", "TEXT"),
+        ("script", "TEXT"),
+        ("code_hash", "TEXT"),
+        ("created_ms", "INTEGER"),
+        ("modified_ms", "INTEGER"),
+        ("classes", "BLOB"),
+    ),
+    key_size=2,
+)
+
 
 @dataclass(frozen=True)
 class AccountEnv:
@@ -91,7 +114,7 @@ class Account(DurableObject):
     """The registry of one account; its key is the account's id."""
 
     KIND = ACCOUNT_KIND
-    TABLES = (ACCOUNTS, WORKFLOWS, VERSIONS, SETTINGS)
+    TABLES = (ACCOUNTS, WORKFLOWS, VERSIONS, SETTINGS, SCRIPTS)
 
     def __init__(self, ctx: Context, env: AccountEnv | None) -> None:
         super().__init__(ctx, env)
@@ -107,24 +130,33 @@ class Account(DurableObject):
     # --- workflows --------------------------------------------------------------------------
 
     def put_workflow(
-        self, name: str, class_name: str, script_name: str, code_hash: str
+        self,
+        name: str,
+        class_name: str,
+        script_name: str,
+        code_hash: str,
+        take_over: bool = False,
     ) -> WorkflowRecord:
         """Register a workflow, or deploy a new version of it.
 
-        The same class, script and hash again change nothing. Another hash makes a new version.
+        The same class, script and hash again change nothing. Another class or hash makes a new
+        version.
 
         Raises:
             InvalidId: the name breaks its grammar.
+            WorkflowOwned: the name belongs to another script and is not to be taken over.
             TooManyWorkflows: the account is full.
         """
         check_workflow_name(name)
         known = self._workflows.get(name)
         if known is None:
             return self._create(name, class_name, script_name, code_hash)
-        if known.code_hash == code_hash:
-            if (known.class_name, known.script_name) == (class_name, script_name):
+        if not take_over:
+            check_owner(known, script_name)
+        if (known.code_hash, known.class_name) == (code_hash, class_name):
+            if known.script_name == script_name:
                 return known
-            return self._change(known, class_name=class_name, script_name=script_name)
+            return self._change(known, script_name=script_name)
         return self._change(
             known,
             class_name=class_name,
@@ -171,6 +203,85 @@ class Account(DurableObject):
             raise WorkflowNotFound(f"there is no workflow {name!r:.80}.", {"name": name[:80]})
         return record
 
+    # --- scripts ----------------------------------------------------------------------------
+
+    def put_script(
+        self, script: str, code_hash: str, classes: list[tuple[str, str]], take_over: bool
+    ) -> Deployed:
+        """Deploy a script: all its workflows, in one commit; see `deploys`.
+
+        Args:
+            script: its name.
+            code_hash: of its code, which is stored already.
+            classes: name and class of each workflow that the code defines.
+            take_over: names of other scripts become this one's.
+
+        Raises:
+            InvalidId, InvalidArgument, WorkflowOwned, TooManyWorkflows: nothing was changed.
+        """
+        plan = plan_deploy(self._workflows, script, classes, take_over)
+        known = self._script(script)
+        if known is None and len(self.list_scripts()) >= limits.SCRIPTS_PER_ACCOUNT_MAX:
+            raise InvalidArgument(
+                f"the account has {limits.SCRIPTS_PER_ACCOUNT_MAX} scripts; deploy under a name "
+                "that it has."
+            )
+        done = []
+        for name, class_name in plan.puts:
+            is_new = name not in self._workflows
+            record = self.put_workflow(name, class_name, script, code_hash, take_over=True)
+            done.append(DeployedWorkflow(record, is_new))
+        return Deployed(self._put_script(known, script, code_hash, classes), done, plan.left)
+
+    def _put_script(
+        self,
+        known: ScriptRecord | None,
+        script: str,
+        code_hash: str,
+        classes: list[tuple[str, str]],
+    ) -> ScriptRecord:
+        if known is not None and (known.code_hash, known.classes) == (code_hash, classes):
+            return known
+        now_ms = self.ctx.clock.now_ms()
+        created_ms = known.created_ms if known is not None else now_ms
+        raw = msgspec.json.encode(classes)
+        self.ctx.put(SCRIPTS, (self.ctx.ref.key, script, code_hash, created_ms, now_ms, raw))
+        return ScriptRecord(script, code_hash, created_ms, now_ms, classes)
+
+    def register(self, name: str, class_name: str, script_name: str) -> DeployedWorkflow:
+        """Give a class of a deployed script a workflow's name, whoever had that name.
+
+        Raises:
+            InvalidId: the name breaks its grammar.
+            ScriptNotFound: there is no such script, or it has no such class.
+            TooManyWorkflows: the account is full.
+        """
+        check_workflow_name(name)
+        script = self._script(script_name)
+        if script is None:
+            raise ScriptNotFound(
+                f"no script {script_name!r:.80} has been deployed to this account. Deploy its "
+                "code first ('toque deploy'), then name its classes."
+            )
+        present = sorted({known for _, known in script.classes})
+        if class_name not in present:
+            raise ScriptNotFound(
+                f"script {script_name!r} has no workflow class {class_name!r:.80}; it has "
+                f"{', '.join(present)}."
+            )
+        is_new = name not in self._workflows
+        record = self.put_workflow(name, class_name, script_name, script.code_hash, take_over=True)
+        return DeployedWorkflow(record, is_new)
+
+    def list_scripts(self) -> list[ScriptRecord]:
+        """All scripts, by name."""
+        rows = self.ctx.scan(SCRIPTS, (self.ctx.ref.key,), limit=limits.SCRIPTS_PER_ACCOUNT_MAX)
+        return [_script_of(row) for row in rows]
+
+    def _script(self, name: str) -> ScriptRecord | None:
+        row = self.ctx.get(SCRIPTS, (self.ctx.ref.key, name))
+        return None if row is None else _script_of(row)
+
     def list_versions(self, name: str) -> list[VersionRecord]:
         """The versions of a workflow, oldest first (the newest SCAN_ROWS_MAX of them)."""
         prefix = (self.ctx.ref.key, self.get_workflow(name).uuid)
@@ -179,6 +290,8 @@ class Account(DurableObject):
 
     def delete_workflow(self, name: str) -> WorkflowRecord:
         """Remove a workflow; the name is free again, the uuid is never used again.
+
+        Its instances are deleted in the background (`souschef.clearing`), told in this commit.
 
         Raises:
             WorkflowNotFound
@@ -191,6 +304,8 @@ class Account(DurableObject):
         if record.weight != 1 or record.running_max:
             self._tell_workflow(record.uuid, 1, 0)
         self._put_settings(record.uuid, NOTHING_SET)
+        clearing = EntityRef(CLEARING_KIND, f"{key}/{record.uuid}")
+        self.ctx.tell(clearing, "begin", "delete", [], record.uuid)
         self._next_generation()
         self.ctx.delete(WORKFLOWS, (key, name))
         del self._workflows[name]
@@ -337,3 +452,9 @@ class Account(DurableObject):
     def _tell_workflow(self, uuid: str, weight: int, running_max: int) -> None:
         gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)
         self.ctx.tell(gatekeeper, "set_workflow", uuid, weight, running_max)
+
+
+def _script_of(row: Row) -> ScriptRecord:
+    _, script, code_hash, created_ms, modified_ms, raw = row
+    classes = msgspec.json.decode(raw, type=list[tuple[str, str]])
+    return ScriptRecord(script, code_hash, created_ms, modified_ms, classes)

@@ -11,6 +11,8 @@ from ..runtime.limits import CREATES_PER_SECOND_MAX
 
 ACCOUNT_KIND = "Account"
 GATEKEEPER_KIND = "Gatekeeper"
+CLEARING_KIND = "Clearing"
+"""Ends the instances of a workflow; `souschef.clearing`. Its keys are `account/uuid`."""
 IDENTITY_KIND = "Identity"
 IDENTITY_KEY = "root"
 
@@ -127,6 +129,44 @@ class LimitsChange(msgspec.Struct, frozen=True):
     steps: int | msgspec.UnsetType | None = msgspec.UNSET
     success_retention_ms: int | msgspec.UnsetType | None = msgspec.UNSET
     error_retention_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ScriptRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What was deployed under a name.
+
+    Attributes:
+        script: the name.
+        code_hash: of its newest code.
+        created_ms, modified_ms: when first and last deployed.
+        classes: name and class of each workflow that the code defines.
+    """
+
+    script: str
+    code_hash: str
+    created_ms: int
+    modified_ms: int
+    classes: list[tuple[str, str]]
+
+
+class DeployedWorkflow(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a deploy made of a workflow; `is_new`: the name was not registered before."""
+
+    record: WorkflowRecord
+    is_new: bool
+
+
+class Deployed(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a deploy has done.
+
+    Attributes:
+        script: as it is now.
+        workflows: those that are on its code now.
+        left: workflows of the script whose class its code has no more; they stay as they were.
+    """
+
+    script: ScriptRecord
+    workflows: list[DeployedWorkflow]
+    left: list[str]
 
 
 class AccountSnapshot(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -248,7 +288,10 @@ class GatekeeperStatistics(msgspec.Struct, frozen=True):
 # Gatekeeper.set_limit(running_max: int) -> None
 # Gatekeeper.set_workflow(workflow_uuid: str, weight: int, running_max: int) -> None
 # Gatekeeper.statistics() -> GatekeeperStatistics
-# Account.put_workflow(name, class_name, script_name, code_hash) -> WorkflowRecord
+# Account.put_script(script, code_hash, classes, take_over) -> Deployed
+# Account.list_scripts() -> list[ScriptRecord]
+# Account.register(name, class_name, script_name) -> DeployedWorkflow       (ScriptNotFound)
+# Account.put_workflow(name, class_name, script_name, code_hash, take_over) -> WorkflowRecord
 # Account.get_workflow(name) -> WorkflowRecord            (WorkflowNotFound)
 # Account.list_versions(name) -> list[VersionRecord], oldest first
 # Account.delete_workflow(name) -> WorkflowRecord         (the name is free again)

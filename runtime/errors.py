@@ -187,6 +187,34 @@ class VersionNotFound(CallerError):
     status = 404
 
 
+class WorkflowOwned(CallerError):
+    """The name belongs to another script, and the deploy does not say that it takes names over."""
+
+    code = "workflow.owned"
+    number = 10204
+
+
+class ScriptNotFound(CallerError):
+    """No script of that name, with a class of that name, has been deployed to the account."""
+
+    code = "script.not_found"
+    number = 10203
+
+
+class BundleInvalid(CallerError):
+    """What was sent is no bundle: no zip, too large, or with names that are not taken."""
+
+    code = "bundle.invalid"
+    number = 10205
+
+
+class BundleRefused(CallerError):
+    """The code of a bundle does not import, takes too long to, or defines no workflow."""
+
+    code = "bundle.refused"
+    number = 10206
+
+
 class InstanceNotFound(CallerError):
     """The workflow has no instance of that id."""
 
@@ -274,6 +302,13 @@ class WorkflowLoadError(AuthorError):
 
     code = "workflow.load_failed"
     number = 10301
+
+
+class CodeMissing(WorkflowLoadError):
+    """The code that an instance began with is not stored here; deploying it again lets it go on."""
+
+    code = "workflow.code_missing"
+    number = 10304
 
 
 class UnencodableValue(AuthorError):

@@ -135,7 +135,9 @@ class Placement(NamedTuple):
 
     data_shards: int = 1
     control_shards: int = 1
-    control_kinds: frozenset[str] = frozenset({"Account", "Gatekeeper", "Identity", "SousChef"})
+    control_kinds: frozenset[str] = frozenset(
+        {"Account", "Clearing", "Gatekeeper", "Identity", "SousChef"}
+    )
 
     def shard_of(self, ref: EntityRef) -> str:
         """The name of the shard that the entity lives on."""

@@ -15,6 +15,7 @@ DAY_MS = 24 * HOUR_MS
 # names and ids
 ACCOUNT_ID_CHARS_MAX = 64
 WORKFLOW_NAME_CHARS_MAX = 64  # CF
+SCRIPT_NAME_CHARS_MAX = 64
 INSTANCE_ID_CHARS_MAX = 256  # CF allows 100; paths need more
 EVENT_TYPE_CHARS_MAX = 100  # CF
 STEP_NAME_CHARS_MAX = 256  # CF
@@ -30,6 +31,19 @@ STREAM_LINGER_MS = MINUTE_MS  # a younger file may be about to be named by a row
 BODY_BYTES_MAX = PAYLOAD_BYTES_MAX + 64 * KIB  # an HTTP body holds a payload and a little more
 ERROR_MESSAGE_CHARS_MAX = 4 * KIB
 ERROR_DATA_BYTES_MAX = 16 * KIB
+
+# bundles: the code of apps
+BUNDLE_BYTES_MAX = 8 * MIB  # as a zip; must fit an HTTP body
+BUNDLE_UNPACKED_BYTES_MAX = 32 * MIB
+BUNDLE_FILES_MAX = 2_000
+BUNDLE_PATH_CHARS_MAX = 240
+BUNDLE_DEPTH_MAX = 16
+BUNDLE_WORKFLOWS_MAX = 500  # as an account may have
+BUNDLE_IMPORT_MAX_MS = 30 * SECOND_MS  # how long a bundle may take to import
+BUNDLE_IMPORT_MEMORY_MAX = 2_048 * MIB
+BUNDLE_OUTPUT_CHARS_MAX = 8 * KIB  # of what its import prints, for the deployer
+BUNDLE_IMPORTS_MAX = 2  # that one front end has under way
+BUNDLE_IMPORTS_WAITING_MAX = 16
 
 # instances
 STEPS_PER_INSTANCE_DEFAULT = 10_000  # CF; a workflow may set another
@@ -78,6 +92,7 @@ RUNNING_MAX = 10_000_000  # the highest running_max that can be set
 RATE_SILENT_PERIODS = 5  # after so many, a front end's rates go to others
 RATE_IDLE_PERIODS = 3  # after so many without creates a front end reports no more
 RATE_LEASE_MS = 1_000  # how long a first create waits for its front end's first rates
+SCRIPTS_PER_ACCOUNT_MAX = 500
 SOUSCHEFS_PER_WORKFLOW_DEFAULT = 2
 SOUSCHEFS_PER_WORKFLOW_MAX = 64
 
@@ -97,6 +112,10 @@ IDENTITY_LOST_MAX_MS = 15_000  # how old it may be while the registry can't be a
 AUTH_FAILURES_BURST = 20  # per address, before they are slowed
 AUTH_FAILURES_PER_SECOND = 1
 AUTH_ADDRESSES_MAX = 10_000  # addresses whose failures are remembered
+
+CLEAR_BATCH_MAX = 100  # instances that one step of a clearing ends
+CLEARING_AGAIN_MS = SECOND_MS
+CLEARING_LINGER_MS = MINUTE_MS  # after it no front end can create for a workflow that is gone
 
 # the one-second cycle
 CYCLE_PERIOD_MS = 1_000
@@ -208,8 +227,8 @@ SUBSCRIPTIONS_MAX = 2_000  # streams of events that one front end serves
 SUBSCRIBER_STALL_MAX_MS = 30_000  # a consumer that reads nothing for so long is cut off
 SUBSCRIBER_QUIET_MS = 15_000  # how often a quiet stream shows that it is there
 QUEUE_POSITION_MAX = 1_000  # further back nobody counts
-SNAPSHOT_FRESH_MS = 1_000  # an older snapshot is refreshed in the background
-SNAPSHOT_STALE_MAX_MS = 3_000  # a still older one is refreshed before it is used
+SNAPSHOT_FRESH_MS = 500  # an older snapshot is refreshed in the background
+SNAPSHOT_STALE_MAX_MS = 1_000  # a still older one is refreshed before it is used
 SNAPSHOT_GAP_MS = 100  # between two calls of one front end to one Account
 ACCOUNTS_CACHED_MAX = 1_000
 PER_PAGE_DEFAULT = 50
@@ -290,5 +309,7 @@ assert PER_PAGE_MAX < LIST_PAGE_ROWS_MAX  # one more row than a page tells wheth
 assert LINGER_QUIET_MS < LINGER_MAX_MS < HTTP_STALL_MAX_MS < HTTP_IDLE_MAX_MS
 assert REQUESTS_IN_FLIGHT_MAX < HTTP_CONNECTIONS_MAX
 assert SNAPSHOT_GAP_MS < SNAPSHOT_FRESH_MS < SNAPSHOT_STALE_MAX_MS
+assert BUNDLE_BYTES_MAX <= BATCH_BODY_BYTES_MAX
+assert REQUEST_DEADLINE_MS + SNAPSHOT_STALE_MAX_MS < CLEARING_LINGER_MS
 assert BATCH_BODY_BYTES_MAX < FRAME_BYTES_MAX < BODY_BYTES_IN_FLIGHT_MAX
 assert IDENTITY_FRESH_MS < IDENTITY_STALE_MAX_MS < IDENTITY_LOST_MAX_MS

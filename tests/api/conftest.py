@@ -92,6 +92,7 @@ class FakeRouter:
         self.finishes_at_once = False
         self.steps: list[StepView] = []
         self.hold: dict[str, asyncio.Event] = {}
+        self.clearings: dict[str, tuple[str, list[str], str]] = {}
         self.events: list[InstanceEvent] = []
         self.settings: dict[str, Settings] = {}
         self.accounts: dict[str, AccountInfo] = {}
@@ -172,6 +173,12 @@ class FakeRouter:
             records if known < self.generation else None,
             self.settings,
         )
+
+    def Clearing_begin(self, key: str, how: str, statuses: list[str], job: str) -> bool:
+        return self.clearings.setdefault(key, (how, statuses, job))[2] == job
+
+    def Clearing_is_running(self, key: str) -> bool:
+        return key in self.clearings
 
     def Account_list_versions(self, account: str, name: str) -> list[VersionRecord]:
         return self.versions.get(name, [])

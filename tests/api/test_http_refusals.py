@@ -181,7 +181,7 @@ REFUSED = [
     ("GET", "/client/v4/accounts/default/nothing/", None, NO_ROUTE),
     ("GET", "/client/v4/user", None, NO_ROUTE),
     ("GET", "/", None, NO_ROUTE),
-    ("DELETE", f"{BASE}/orders", None, NO_METHOD),
+    ("PATCH", f"{BASE}/orders", None, NO_METHOD),
     ("PUT", CREATE, b"{}", NO_METHOD),
     ("GET", f"{CREATE}/batch/", None, NO_METHOD),
     ("POST", "/healthz", None, NO_METHOD),

@@ -65,7 +65,7 @@ async def test_a_snapshot_is_refreshed_behind_its_users_and_then_before_them(pla
     plane.router.workflows["default"]["orders"] = type(record)(
         "orders", "new-uuid", *(getattr(record, f) for f in record.__struct_fields__[2:])
     )
-    await asyncio.sleep(0.9)
+    await asyncio.sleep(0.4)
     assert (await version(), calls["snapshot"]) == (old, 1)
     await asyncio.sleep(0.2)
     assert await version() == old  # used as it is, refreshed behind

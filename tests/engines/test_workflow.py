@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from toque.engines.archive import hash_of_files
 from toque.engines.workflow import (
     WorkflowEntrypoint,
     WorkflowEvent,
@@ -58,7 +58,7 @@ def test_a_file_gives_its_workflows_in_order(tmp_path: Path) -> None:
         ("ship-order", "Ship"), ("Return_Order", "Return_Order"), ("refund", "refund"),
         ("pay", "pay_order"),
     ]  # fmt: skip
-    digest = hashlib.sha256(GOOD.encode()).hexdigest()
+    digest = hash_of_files({"app.py": GOOD.encode()})
     assert {d.code_hash for d in found} == {digest}
     assert [getattr(d.payload_type, "__name__", "Any") for d in found] == [
         "Order", "Any", "Any", "Order",
@@ -77,7 +77,7 @@ class Imported(WorkflowEntrypoint):
 
 
 def test_a_definition_of_a_class_hashes_its_file() -> None:
-    digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    digest = hash_of_files({Path(__file__).name: Path(__file__).read_bytes()})
     assert definition_of(Imported).code_hash == digest
     assert definition_of(Imported, "h").code_hash == "h"
 

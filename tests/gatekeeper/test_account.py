@@ -16,7 +16,10 @@ from toque.gatekeeper.account import Account, AccountEnv
 from toque.gatekeeper.gatekeeper import Gatekeeper, GatekeeperEnv
 from toque.gatekeeper.messages import (
     AccountSnapshot,
+    Deployed,
+    DeployedWorkflow,
     GatekeeperStatistics,
+    ScriptRecord,
     VersionRecord,
     WorkflowRecord,
 )
@@ -24,8 +27,10 @@ from toque.runtime import limits
 from toque.runtime.errors import (
     InvalidArgument,
     InvalidId,
+    ScriptNotFound,
     TooManyWorkflows,
     WorkflowNotFound,
+    WorkflowOwned,
 )
 from toque.runtime.ids import EntityRef
 from toque.runtime.simloop import VirtualTimeLoop
@@ -53,6 +58,17 @@ class Accounts:
 
     async def versions(self, name: str) -> list[VersionRecord]:
         return msgspec.convert(await self.ask("list_versions", name), list[VersionRecord])
+
+    async def deploy(
+        self, script: str, code_hash: str, take_over: bool = False, **classes: str
+    ) -> Deployed:
+        given = list(classes.items())
+        found = await self.ask("put_script", script, code_hash, given, take_over)
+        return msgspec.convert(found, Deployed)
+
+    async def register(self, name: str, class_name: str, script: str) -> DeployedWorkflow:
+        found = await self.ask("register", name, class_name, script)
+        return msgspec.convert(found, DeployedWorkflow)
 
     async def snapshot(self, known: int = -1) -> AccountSnapshot:
         return msgspec.convert(await self.ask("snapshot", known), AccountSnapshot)
@@ -96,9 +112,68 @@ async def test_other_code_is_a_new_version_under_the_same_uuid(tmp_path: Path) -
 async def test_a_moved_script_keeps_the_version(tmp_path: Path) -> None:
     async with accounts_at(tmp_path) as acme:
         first = await acme.put("order")
-        moved = await acme.put("order", script="other")
+        with pytest.raises(WorkflowOwned, match="belongs to script 'app', not 'other'"):
+            await acme.put("order", script="other")
+        assert await acme.get("order") == first
+        found = await acme.ask("put_workflow", "order", "Order", "other", "h1", True)
+        moved = msgspec.convert(found, WorkflowRecord)
         assert (moved.script_name, moved.version_id) == ("other", first.version_id)
         assert moved.generation == 2
+
+
+async def test_a_script_is_deployed_as_a_whole(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        first = await acme.deploy("shop", "h1", order="Order", mail="Mail")
+        assert [(w.record.name, w.is_new) for w in first.workflows] == [
+            ("order", True), ("mail", True),
+        ]  # fmt: skip
+        assert first.script.classes == [("order", "Order"), ("mail", "Mail")]
+        before = await acme.snapshot()
+        again = await acme.deploy("shop", "h1", order="Order", mail="Mail")
+        assert [w.record for w in again.workflows] == [w.record for w in first.workflows]
+        assert not any(w.is_new for w in again.workflows)
+        assert await acme.snapshot() == before
+
+        second = await acme.deploy("shop", "h2", order="Order", pay="Pay")
+        assert {w.record.name: w.record.code_hash for w in second.workflows} == {
+            "order": "h2", "pay": "h2",
+        }  # fmt: skip
+        assert second.left == ["mail"]
+        assert (await acme.get("mail")).code_hash == "h1"
+        acme.cluster.crash("c0")
+        acme.cluster.open("c0")
+        scripts = msgspec.convert(await acme.ask("list_scripts"), list[ScriptRecord])
+        assert scripts == [second.script]
+
+
+async def test_a_name_of_another_script_is_refused_with_all_of_the_deploy(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        await acme.deploy("shop", "h1", order="Order")
+        before = await acme.snapshot()
+        with pytest.raises(WorkflowOwned, match="'order' belongs to script 'shop'") as caught:
+            await acme.deploy("other", "h2", new="New", order="Order")
+        assert caught.value.data == {"workflow": "order", "owner": "shop"}
+        assert await acme.snapshot() == before
+        assert len(await acme.ask("list_scripts")) == 1
+        taken = await acme.deploy("other", "h2", True, new="New", order="Order")
+        assert {w.record.script_name for w in taken.workflows} == {"other"}
+
+
+async def test_a_class_may_have_another_name_which_follows_its_script(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        with pytest.raises(ScriptNotFound, match="no script 'shop'"):
+            await acme.register("vip-order", "Order", "shop")
+        await acme.deploy("shop", "h1", order="Order", mail="Mail")
+        with pytest.raises(ScriptNotFound, match=r"no workflow class 'Nope'; it has Mail, Order"):
+            await acme.register("vip-order", "Nope", "shop")
+        named = await acme.register("vip-order", "Order", "shop")
+        assert named.is_new
+        assert (named.record.class_name, named.record.code_hash) == ("Order", "h1")
+        moved = await acme.register("vip-order", "Mail", "shop")
+        assert (moved.record.uuid, moved.is_new) == (named.record.uuid, False)
+        assert moved.record.version_id != named.record.version_id, "another class, other code"
+        assert (await acme.deploy("shop", "h2", mail="Mail")).left == ["order"]
+        assert (await acme.get("vip-order")).code_hash == "h2"
 
 
 async def test_a_deleted_name_is_free_and_gets_a_new_uuid(tmp_path: Path) -> None:
@@ -164,6 +239,11 @@ async def test_an_account_holds_so_many_workflows(tmp_path: Path) -> None:
     ("method", "args", "error"),
     [
         ("put_workflow", ("no spaces", "C", "s", "h"), InvalidId),
+        ("put_script", ("s", "h", [], False), InvalidArgument),
+        ("put_script", ("s", "h", [("order", "O"), ("no spaces", "C")], True), InvalidId),
+        ("put_script", ("no spaces", "h", [("order", "Order")], True), InvalidArgument),
+        ("put_script", ("s--t", "h", [("order", "Order")], True), InvalidArgument),
+        ("put_script", ("", "h", [("order", "Order")], True), InvalidArgument),
         ("get_workflow", ("missing",), WorkflowNotFound),
         ("list_versions", ("missing",), WorkflowNotFound),
         ("delete_workflow", ("missing",), WorkflowNotFound),

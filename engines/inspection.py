@@ -1,0 +1,188 @@
+"""Finds out what a bundle defines, by importing it in a process of its own.
+
+    python -P -m toque.engines.inspection FOLDER HASH       (the child; run by `inspect_bundle`)
+
+The code is a stranger's until it has been deployed, so the process that asks never imports it.
+The child has no token or other secret in its environment, bounded memory, time and files, and
+ends with all that it started. What it tells is data, and is checked (`check_manifest`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from ..runtime import limits
+from ..runtime.errors import BundleInvalid, BundleRefused, WorkflowLoadError
+from .archive import Bundle
+from .bundle import load_unpacked
+from .bundle_store import (
+    Manifest,
+    check_manifest,
+    manifest_of,
+    remove_files,
+    write_files,
+)
+
+_REPORT_BYTES_MAX = limits.MIB
+_KEPT_NAMES = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_KEPT_PREFIXES = ("LC_", "PYTHON")
+_FAILED = 3
+"""The child's exit code for code that can't be deployed; what it printed says why."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the child tells: the manifest, or why there is none."""
+
+    manifest: Manifest | None = None
+    error: str = ""
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of an environment is passed on to strangers' code: nothing that may be a secret."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _KEPT_NAMES or name.startswith(_KEPT_PREFIXES)
+    }
+
+
+async def inspect_bundle(
+    bundle: Bundle, *, timeout_ms: int = limits.BUNDLE_IMPORT_MAX_MS
+) -> Manifest:
+    """What a bundle defines.
+
+    Raises:
+        BundleRefused: its code does not import in time, or defines no workflow; the text says
+            why, and holds the end of what it printed.
+    """
+    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="toque-bundle-"))
+    try:
+        code = folder / "code"
+        await asyncio.to_thread(_lay_out, code, bundle)
+        return await _ask_child(folder, code, bundle.code_hash, timeout_ms)
+    finally:
+        await asyncio.shield(asyncio.to_thread(remove_files, folder))
+
+
+def _lay_out(code: Path, bundle: Bundle) -> None:
+    code.mkdir()
+    write_files(code, bundle.files)
+
+
+async def _ask_child(folder: Path, code: Path, code_hash: str, timeout_ms: int) -> Manifest:
+    told, printed = folder / "told", folder / "printed"
+    with told.open("wb") as out, printed.open("wb") as err:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", __name__, str(code), code_hash),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=child_environment(os.environ),
+            cwd=folder,
+            start_new_session=True,  # so that all that it starts can be ended
+        )
+    is_late = False
+    try:
+        await asyncio.wait_for(child.wait(), timeout_ms / 1_000)
+    except TimeoutError:
+        is_late = True
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        await child.wait()
+    said = _end_of(printed)
+    if is_late:
+        raise _refused(f"it did not import within {timeout_ms / 1_000:g} s", said)
+    return _told(told, said, child.returncode or 0)
+
+
+def _told(told: Path, said: str, code: int) -> Manifest:
+    try:
+        with told.open("rb") as file:
+            report = msgspec.json.decode(file.read(_REPORT_BYTES_MAX), type=Report)
+    except msgspec.MsgspecError:
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        raise _refused(f"the process that imports it ended {how}", said) from None
+    if report.manifest is None:
+        raise _refused(report.error[: limits.BUNDLE_OUTPUT_CHARS_MAX], said)
+    try:
+        return check_manifest(report.manifest)
+    except BundleInvalid as error:
+        raise BundleRefused(str(error)) from None
+
+
+def _refused(why: str, said: str) -> BundleRefused:
+    output = f"\nIt printed:\n{said}" if said else ""
+    return BundleRefused(f"the bundle can't be deployed: {why.rstrip('.')}.{output}")
+
+
+def _end_of(file: Path) -> str:
+    """The last of what was printed."""
+    with file.open("rb") as printed:
+        size = printed.seek(0, os.SEEK_END)
+        printed.seek(max(0, size - limits.BUNDLE_OUTPUT_CHARS_MAX))
+        return printed.read(limits.BUNDLE_OUTPUT_CHARS_MAX).decode("utf-8", "replace").strip()
+
+
+# --- the child ------------------------------------------------------------------------------
+
+
+def main(folder: str, code_hash: str) -> int:
+    """Import the bundle and report; gives the exit code."""
+    reports = os.dup(1)
+    os.dup2(2, 1)  # what the code prints is not the report
+    _bound()
+    try:
+        found = load_unpacked(Path(folder), code_hash)
+        if not found:
+            raise WorkflowLoadError(
+                "it defines no workflow. Write `class Order(WorkflowEntrypoint): async def "
+                "run(self, event, step): ...`, or decorate a function with @workflow"
+            )
+        report, code = Report(manifest_of(found)), 0
+    except BaseException as error:  # the code may raise anything
+        cause = error.__cause__
+        if cause is not None:
+            traceback.print_exception(_without_ours(cause, folder))
+        report, code = Report(error=str(error).replace(f"{folder}{os.sep}", "")), _FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.write(reports, msgspec.json.encode(report))
+    return code
+
+
+def _without_ours(error: BaseException, folder: str) -> BaseException:
+    """The error with a traceback that begins in the bundle."""
+    trace = error.__traceback__
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(folder):
+        trace = trace.tb_next
+    return error.with_traceback(trace)
+
+
+def _bound() -> None:
+    seconds = limits.BUNDLE_IMPORT_MAX_MS // 1_000
+    memory = limits.BUNDLE_IMPORT_MEMORY_MAX
+    for what, most in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_DATA, memory),
+        (resource.RLIMIT_FSIZE, 16 * limits.MIB),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(what)[1]
+        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (bound, bound))
+
+
+if __name__ == "__main__":
+    os._exit(main(*sys.argv[1:3]))  # threads that the code began are not waited for
