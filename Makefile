@@ -25,7 +25,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs bench campaign-recovery campaign-simulation clean
+.PHONY: help run test check format docs bench wrangler campaign-recovery campaign-simulation clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -56,6 +56,11 @@ bench: $(VENV)/.ready-dev ## Measure this machine and write docs/performance.md
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(BIN)/python bench/steps.py
 	@$(BIN)/python bench/waiters.py
+
+wrangler: $(VENV)/.ready-dev ## Drive a server with Cloudflare's command line (skipped without Node.js)
+	@tests/wrangler/install.sh $(VENV)/wrangler || test $$? = 3 || exit 1; \
+	if [ -e $(VENV)/wrangler/.installed ]; then \
+	$(BIN)/python -m pytest -q -m campaign tests/wrangler $(ARGS); fi
 
 campaign-recovery: $(VENV)/.ready-dev ## Kill processes at random and check what survives (long)
 	@$(BIN)/python -m tests.recovery.campaign $(ARGS)
