@@ -13,7 +13,8 @@ one second of them. Rates are in thousandths of a create per second, so that sma
 * A front end that falls silent keeps its lease (it can't hear of another one), and it counts for
   RATE_SILENT_PERIODS; after that it is taken for dead, and others get its share.
 
-Nothing is durable: after a restart the book takes the first reports' word for what is held.
+Nothing is durable: after a restart the book takes the first reports' word for what is held, and
+gives no more than that until it has heard of everybody.
 """
 
 from __future__ import annotations
@@ -79,13 +80,17 @@ class RateBook:
         for key, arrived in arrivals.items():
             fronts = self._fronts.setdefault(key, {})
             front = fronts.get(request.front_end)
+            held = 0
             if front is None:
-                front = fronts[request.front_end] = _Front(request.held.get(key, 0))
+                held = request.held.get(key, 0)
+                front = fronts[request.front_end] = _Front(held)
             if request.seq > front.seq:  # an older one changes nothing
                 front.seq = request.seq
                 front.arrivals = arrived
                 front.seen_ms = now_ms
-                front.lease = self._lease(key, fronts, front)
+                lease = self._lease(key, fronts, front)
+                # Others that this book does not know yet may hold the rest.
+                front.lease = min(lease, held) if held else lease
             leases[key] = front.lease
         return RateReply(request.seq, leases, {}, period_ms)
 

@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 from markdown_it import MarkdownIt
 
+from toque.api.admin_http import ADMIN_ROUTES
 from toque.api.cli_config import DATA_DEFAULT
 from toque.api.routes_http import ROUTES
 
@@ -117,3 +118,13 @@ def test_the_http_page_lists_every_route() -> None:
     told = re.findall(r"^\| `(GET|POST|PUT|PATCH|DELETE) (/workflows[^`]*)`", page, re.MULTILINE)
     routes = {(route.method, "/" + "/".join(route.path)) for route in ROUTES}
     assert {(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in told} == routes
+
+
+def test_the_http_page_lists_every_route_of_accounts() -> None:
+    page = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
+    verbs = "GET|POST|PUT|PATCH|DELETE"
+    told = re.findall(rf"`({verbs}) (/(?:toque|client)/v\d[^`]*)`", page)
+    assert {(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in told} == {
+        (route.method, "/" + "/".join("{}" if "{" in word else word for word in route.path))
+        for route in ADMIN_ROUTES
+    }

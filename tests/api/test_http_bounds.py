@@ -14,7 +14,9 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from toque.api.server_http import _OneWrite
+from toque.api.app_http import make_app
+from toque.api.auth import Principal, TokenBook
+from toque.api.server_http import HttpServer, _OneWrite
 from toque.runtime import limits
 
 CREATE = "/client/v4/accounts/default/workflows/orders/instances"
@@ -239,3 +241,58 @@ async def test_noise_never_breaks_the_server_nor_the_envelope(plane: Any) -> Non
                 assert found["success"] is (answer.status == 200)
                 statuses.add(answer.status)
     assert statuses >= {200, 400, 404, 405}
+
+
+@pytest.mark.parametrize("token", ["", "Authorization: Bearer wrong\r\n"], ids=["none", "wrong"])
+async def test_whoever_is_not_let_in_is_refused_before_any_body(plane: Any, token: str) -> None:
+    """So slow bodies of strangers hold neither memory nor one of the requests under way."""
+    async with plane.serving() as server:
+        for method, path in (("POST", CREATE), ("POST", "/toque/v1/accounts"), ("PUT", "/x")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(
+                f"{method} {path} HTTP/1.1\r\nHost: x\r\n{token}".encode()
+                + b"Content-Length: 1000\r\n\r\n"
+            )
+            head = await reader.readuntil(b"\r\n\r\n")  # though no byte of a body was sent
+            assert head.startswith(b"HTTP/1.1 401 ")
+            writer.close()
+    assert not plane.router.engines
+
+
+async def test_failures_are_slowed_and_a_valid_token_of_the_same_address_passes(plane: Any) -> None:
+    async with plane.serving() as server, aiohttp.ClientSession(server.url) as session:
+        wrong = {"Authorization": "Bearer wrong"}
+        statuses = []
+        for _ in range(limits.AUTH_FAILURES_BURST + 3):
+            async with session.get(CREATE, headers=wrong) as answer:
+                statuses.append(answer.status)
+                said = answer.headers.get("Retry-After")
+        assert set(statuses[: limits.AUTH_FAILURES_BURST]) == {401}
+        assert (statuses[-1], said) == (429, "1")
+        async with session.get(CREATE, headers={"Authorization": "Bearer dev-token"}) as answer:
+            assert answer.status == 200
+        async with session.get("/readyz") as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 100_000, b'{"id":' * 20_000, b"{", b"[]", b'{"id":7}', b'{"x":1}', b"\xff"],
+    ids=["deep", "nested", "open", "list", "type", "field", "bytes"],
+)
+async def test_bodies_of_the_admin_routes_are_checked_too(plane: Any, body: bytes) -> None:
+    admin = TokenBook({"op": Principal("*")})
+    app = make_app(plane.service, tokens=admin, version="test")
+    async with (
+        HttpServer(app, plane.clock) as server,
+        aiohttp.ClientSession(server.url, headers={"Authorization": "Bearer op"}) as session,
+    ):
+        for method, path in (
+            ("POST", "/toque/v1/accounts"),
+            ("POST", "/toque/v1/accounts/default/tokens"),
+            ("PATCH", "/toque/v1/accounts/default/workflows/orders/limits"),
+        ):
+            async with session.request(method, path, data=body) as answer:
+                assert answer.status == 400, path
+                assert (await answer.json())["errors"][0]["code"] in (10101, 10102)
+    await plane.service.close()

@@ -158,6 +158,7 @@ async def test_all_that_is_no_table_needs_a_token_too(tmp_path: Path) -> None:
         for path in (paths - OPEN) | {"/", "/nothing", "/client/v4", "/toque/v1", "/client/v4/x"}:
             assert await call.refused("GET", path, None) == UNAUTHORIZED, path
             assert await call.refused("GET", path, "revoked") == UNAUTHORIZED, path
+        assert await call.refused("GET", "/metrics", "admin") == FORBIDDEN  # they show all accounts
         for token in (None, "revoked", "nonsense"):
             assert await call("GET", "/readyz", token) == (200, {"status": "ready"})
             assert await call("GET", "/healthz", token) == (200, {"status": "ok"})

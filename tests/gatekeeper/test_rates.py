@@ -114,8 +114,11 @@ def test_after_a_restart_what_is_held_counts() -> None:
         fronts.cycle(a=500, b=500)
     fronts.book = RateBook(80, 1_000)
     fronts.seq = 100
-    fronts.cycle(a=500, b=500)
     assert fronts.cycle(a=500, b=500) == {"a": 40_000, "b": 40_000}
+    assert fronts.cycle(a=500, b=500) == {"a": 40_000, "b": 40_000}
+    fronts.book = RateBook(80, 1_000)
+    assert fronts.cycle(a=500) == {"a": 40_000}
+    assert fronts.cycle(a=500) == {"a": 80_000}
 
 
 def test_a_clock_that_goes_back_makes_nobody_immortal() -> None:
