@@ -11,6 +11,7 @@ import asyncio
 import functools
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ async def actor(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
     held = await client.create_instance("Held", params=str(folder))
     pid = int(await asyncio.to_thread((folder / "began").read_text))
     say("began", pid=pid, after_ms=clock.now_ms() - began_ms, shards=shard_pids(runtime))
-    os.kill(pid, 9)
+    await asyncio.to_thread(kill, pid)  # until it is dead it might read what is for its successor
     await asyncio.to_thread((folder / "go").write_text, "on")
     status = await held.wait(60)
     say("ended", output=status.output, error=status.error)
@@ -141,6 +142,16 @@ async def resources(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
     told = [[one.kind, one.name, one.error and one.error.message] for one in why]
     say("pending", status=status.status, other=where.status, why=told)
     await pending.terminate()
+
+
+def kill(pid: int) -> None:
+    """Kill a process, and wait until it is dead."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        assert keeper.wait_ended(descriptor, 10_000)
+    finally:
+        os.close(descriptor)
 
 
 def has_ended(pid: int) -> bool:

@@ -81,7 +81,10 @@ async def test_a_killed_worker_interrupts_its_instance_and_nobody_else(tmp_path:
         held = await client.create_instance("Held", params=str(tmp_path))
         pid = int(await asyncio.to_thread((tmp_path / "began").read_text))
         assert pid != os.getpid()
+        descriptor = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
+        assert await asyncio.to_thread(keeper.wait_ended, descriptor, 10_000)
+        os.close(descriptor)
         where = await client.run_instance("Where")
         assert where.output == [os.getpid()] * 2
         await asyncio.to_thread((tmp_path / "go").write_text, "on")
