@@ -29,6 +29,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "dev": Entry(".cli_dev", "Serve the workflows of a file on this machine."),
     "up": Entry(".cli_up", "Serve workflows and accounts in production."),
+    "deploy": Entry(".cli_deploy", "Deploy the workflows of a file or a folder."),
     "create": Entry(
         ".cli_instances", "Create an instance; with --wait, exit code 1 if it fails.", "create"
     ),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from os import PathLike
 from types import TracebackType
 from typing import Any
 
@@ -35,6 +36,7 @@ from .client_values import (
     InstanceLine,
     InstanceSpec,
     InstanceStatus,
+    Script,
     Version,
     WhoAmI,
     WorkflowSummary,
@@ -300,6 +302,12 @@ class Client:
         words = ["workflows", check_workflow_name(workflow), "versions"]
         query = {"per_page": str(limits.PER_PAGE_MAX)}
         return await self.backend.manage(list[Version], "GET", words, query=query, standard=True)
+
+    async def deploy(
+        self, path: str | PathLike[str], script: str | None = None, *, take_over: bool = False
+    ) -> Script:
+        """Deploy the code of a file or a folder to the client's account; see `scripts.deploy`."""
+        return await self.scripts.deploy(path, script, take_over=take_over)
 
     async def whoami(self) -> WhoAmI:
         """The account, scope and name of this client's token."""

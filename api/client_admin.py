@@ -5,10 +5,15 @@ Each needs a token of the scope that its methods name; else they raise `Forbidde
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar
 
+from ..engines.bundle_store import read_app
 from ..engines.durations import Duration, duration_ms
+from ..gatekeeper.deploys import check_script_name
 from ..runtime import limits as bounds
 from ..runtime.entropy import Entropy
 from ..runtime.errors import InvalidArgument
@@ -225,6 +230,41 @@ class ScriptsClient(_Part):
         """An account's scripts; None: the client's own account."""
         words = ["accounts", self._account(account), "scripts"]
         return await self._backend.manage(list[Script], "GET", words)
+
+    async def deploy(
+        self,
+        path: str | PathLike[str],
+        script: str | None = None,
+        *,
+        take_over: bool = False,
+        account: str | None = None,
+        request_id: str | None = None,
+    ) -> Script:
+        """Deploy the code of a file or a folder; new instances take it, running ones keep theirs.
+
+        Args:
+            path: a Python file, or a folder with an `app.py` or `main.py`, or a package.
+            script: the name that it is deployed under; None: the file's or the folder's own.
+            take_over: names of workflows that other scripts have become this one's.
+            account: whose; None: the client's own account.
+            request_id: the same one again is the same deploy.
+
+        Raises:
+            BundleInvalid: there is no code there that can be deployed.
+            BundleRefused: it does not import on the server; the text says why.
+            WorkflowOwned: a name belongs to another script.
+        """
+        file = Path(path)
+        bundle = await asyncio.to_thread(read_app, file)
+        name = check_script_name(file.resolve().name if script is None else script)
+        return await self._backend.manage(
+            Script,
+            "PUT",
+            ["accounts", self._account(account), "scripts", name],
+            query={"take_over": "true"} if take_over else None,
+            body=bundle.to_zip(),
+            request_id=self._request_id(request_id),
+        )
 
 
 def _limits(changes: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:

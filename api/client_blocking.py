@@ -10,6 +10,7 @@ Made by docs/twin.py from the async client; change that, then run `make docs`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from os import PathLike
 from typing import Any, TypeVar, overload
 
 from ..engines.durations import Duration
@@ -26,6 +27,7 @@ from .client_values import (
     InstanceLine,
     InstanceSpec,
     InstanceStatus,
+    Script,
     StepOutputStatus,
     Version,
     WhoAmI,
@@ -395,6 +397,12 @@ class BlockingClient(Blocking[Client]):
     def versions(self, workflow: str) -> list[Version]:
         """A workflow's versions, newest first."""
         return self._portal.run(self._inner.versions(workflow))
+
+    def deploy(
+        self, path: str | PathLike[str], script: str | None = None, *, take_over: bool = False
+    ) -> Script:
+        """Deploy the code of a file or a folder to the client's account; see `scripts.deploy`."""
+        return self._portal.run(self._inner.deploy(path, script, take_over=take_over))
 
     def whoami(self) -> WhoAmI:
         """The account, scope and name of this client's token."""

@@ -5,6 +5,7 @@ Made by docs/twin.py from the async client; change that, then run `make docs`.
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
 
 from ..engines.durations import Duration
@@ -126,3 +127,32 @@ class BlockingScripts(Blocking[ScriptsClient]):
     def list(self, *, account: str | None = None) -> list[Script]:
         """An account's scripts; None: the client's own account."""
         return self._portal.run(self._inner.list(account=account))
+
+    def deploy(
+        self,
+        path: str | PathLike[str],
+        script: str | None = None,
+        *,
+        take_over: bool = False,
+        account: str | None = None,
+        request_id: str | None = None,
+    ) -> Script:
+        """Deploy the code of a file or a folder; new instances take it, running ones keep theirs.
+
+        Args:
+            path: a Python file, or a folder with an `app.py` or `main.py`, or a package.
+            script: the name that it is deployed under; None: the file's or the folder's own.
+            take_over: names of workflows that other scripts have become this one's.
+            account: whose; None: the client's own account.
+            request_id: the same one again is the same deploy.
+
+        Raises:
+            BundleInvalid: there is no code there that can be deployed.
+            BundleRefused: it does not import on the server; the text says why.
+            WorkflowOwned: a name belongs to another script.
+        """
+        return self._portal.run(
+            self._inner.deploy(
+                path, script, take_over=take_over, account=account, request_id=request_id
+            )
+        )

@@ -296,12 +296,17 @@ class DeployedWorkflow(msgspec.Struct, frozen=True):
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A deployed script and its workflows."""
+    """A deployed script and its workflows.
+
+    `left`: after a deploy, workflows of the script that its code does not define any more; they
+    stay on the code that did.
+    """
 
     script: str
     code_hash: str
     workflows: list[DeployedWorkflow] = []
     created_on: str = ""
+    left: list[str] = []
 
 
 class Version(msgspec.Struct, frozen=True):

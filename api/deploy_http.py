@@ -64,7 +64,11 @@ class DeployRoutes:
             )
         (name,) = request.words
         found = await self._deploys.register(
-            request.account, name, body.class_name, body.script_name
+            request.account,
+            name,
+            body.class_name,
+            body.script_name,
+            deploy_shapes.limits_of(body),
         )
         is_clearing = await self._plane.is_clearing(request.account, found.record.uuid)
         return shapes.answer(deploy_shapes.registered_shape(found, is_clearing=is_clearing))

@@ -9,13 +9,20 @@ from typing import Any
 
 import msgspec
 
-from ..gatekeeper.messages import Deployed, DeployedWorkflow, ScriptRecord, WorkflowRecord
+from ..engines.durations import duration_ms
+from ..gatekeeper.messages import (
+    Deployed,
+    DeployedWorkflow,
+    LimitsChange,
+    ScriptRecord,
+    WorkflowRecord,
+)
 from .deploys import Scripts
 from .shapes import iso
 
 
 class DeployedShape(msgspec.Struct, frozen=True):
-    """A workflow of a script. `id`: its uuid; `is_new`: the name was not registered before."""
+    """A workflow of a script. `id`: its uuid; `is_new`: the deploy made a new version of it."""
 
     name: str
     class_name: str
@@ -92,6 +99,22 @@ class OkShape(msgspec.Struct, frozen=True):
     """Done."""
 
     status: str = "ok"
+
+
+def limits_of(body: WorkflowBody) -> LimitsChange:
+    """The change of limits that comes with a registration; what is left out stays."""
+    kept = body.default_retention or RetentionBody()
+    given: dict[str, Any] = {
+        "running_max": body.concurrency.limit if body.concurrency is not None else None,
+        "steps": body.limits.steps if body.limits is not None else None,
+        "success_retention_ms": _kept_ms(kept.success_retention, "success_retention"),
+        "error_retention_ms": _kept_ms(kept.error_retention, "error_retention"),
+    }
+    return LimitsChange(**{name: value for name, value in given.items() if value is not None})
+
+
+def _kept_ms(value: int | str | None, what: str) -> int | None:
+    return duration_ms(value, what) if isinstance(value, str) else value
 
 
 def deploy_shape(found: Deployed) -> DeployShape:

@@ -24,6 +24,7 @@ from ..gatekeeper.messages import (
     ACCOUNT_KIND,
     Deployed,
     DeployedWorkflow,
+    LimitsChange,
     ScriptRecord,
     WorkflowRecord,
 )
@@ -121,13 +122,13 @@ class Deploys:
         return Scripts(found, await self._cache.workflows(account))
 
     async def register(
-        self, account: str, name: str, class_name: str, script: str
+        self, account: str, name: str, class_name: str, script: str, change: LimitsChange
     ) -> DeployedWorkflow:
         """Give a class of a deployed script a workflow's name; see `Account.register`."""
         check_account_id(account)
         check_workflow_name(name)
         found: DeployedWorkflow = await self._ask(
-            DeployedWorkflow, account, "register", name, class_name, script
+            DeployedWorkflow, account, "register", name, class_name, script, change
         )
         await self._cache.workflows(account)
         return found

@@ -373,7 +373,7 @@ def place_code(
         workers=workers,
         bundle=app.bundle,
         store=bundles_of(data_dir),
-        is_exact=app.code is not None,
+        is_exact=app.code is not None or not app.definitions,
         blamed=blamed,
         notes=notes,
     )

@@ -228,9 +228,9 @@ class Account(DurableObject):
             )
         done = []
         for name, class_name in plan.puts:
-            is_new = name not in self._workflows
+            known_version = self._version_of(name)
             record = self.put_workflow(name, class_name, script, code_hash, take_over=True)
-            done.append(DeployedWorkflow(record, is_new))
+            done.append(DeployedWorkflow(record, record.version_id != known_version))
         return Deployed(self._put_script(known, script, code_hash, classes), done, plan.left)
 
     def _put_script(
@@ -248,15 +248,27 @@ class Account(DurableObject):
         self.ctx.put(SCRIPTS, (self.ctx.ref.key, script, code_hash, created_ms, now_ms, raw))
         return ScriptRecord(script, code_hash, created_ms, now_ms, classes)
 
-    def register(self, name: str, class_name: str, script_name: str) -> DeployedWorkflow:
+    def _version_of(self, name: str) -> str:
+        known = self._workflows.get(name)
+        return known.version_id if known is not None else ""
+
+    def register(
+        self, name: str, class_name: str, script_name: str, change: LimitsChange
+    ) -> DeployedWorkflow:
         """Give a class of a deployed script a workflow's name, whoever had that name.
+
+        Args:
+            name, class_name, script_name: which.
+            change: of the workflow's limits, made with it.
 
         Raises:
             InvalidId: the name breaks its grammar.
+            InvalidArgument: a limit is out of range.
             ScriptNotFound: there is no such script, or it has no such class.
             TooManyWorkflows: the account is full.
         """
         check_workflow_name(name)
+        check_change(change, of_workflow=True)
         script = self._script(script_name)
         if script is None:
             raise ScriptNotFound(
@@ -269,9 +281,10 @@ class Account(DurableObject):
                 f"script {script_name!r} has no workflow class {class_name!r:.80}; it has "
                 f"{', '.join(present)}."
             )
-        is_new = name not in self._workflows
+        before = self._version_of(name)
         record = self.put_workflow(name, class_name, script_name, script.code_hash, take_over=True)
-        return DeployedWorkflow(record, is_new)
+        self.change_limits(name, change)
+        return DeployedWorkflow(self.get_workflow(name), record.version_id != before)
 
     def list_scripts(self) -> list[ScriptRecord]:
         """All scripts, by name."""

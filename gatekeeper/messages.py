@@ -149,7 +149,7 @@ class ScriptRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class DeployedWorkflow(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a deploy made of a workflow; `is_new`: the name was not registered before."""
+    """What a deploy made of a workflow; `is_new`: it is on another version now."""
 
     record: WorkflowRecord
     is_new: bool
@@ -290,7 +290,7 @@ class GatekeeperStatistics(msgspec.Struct, frozen=True):
 # Gatekeeper.statistics() -> GatekeeperStatistics
 # Account.put_script(script, code_hash, classes, take_over) -> Deployed
 # Account.list_scripts() -> list[ScriptRecord]
-# Account.register(name, class_name, script_name) -> DeployedWorkflow       (ScriptNotFound)
+# Account.register(name, class_name, script_name, change) -> DeployedWorkflow  (ScriptNotFound)
 # Account.put_workflow(name, class_name, script_name, code_hash, take_over) -> WorkflowRecord
 # Account.get_workflow(name) -> WorkflowRecord            (WorkflowNotFound)
 # Account.list_versions(name) -> list[VersionRecord], oldest first

@@ -14,6 +14,7 @@ import pytest
 
 from toque.api.app_http import make_app
 from toque.api.auth import TokenBook
+from toque.api.client_http import connect
 from toque.api.server_http import HttpServer
 from toque.api.service import ControlPlane
 from toque.api.wiring import Runtime, start_embedded
@@ -21,7 +22,7 @@ from toque.engines.archive import Bundle
 from toque.runtime import limits
 from toque.runtime.clock import SystemClock
 from toque.runtime.entropy import SystemEntropy
-from toque.runtime.errors import WorkflowNotFound
+from toque.runtime.errors import BundleInvalid, WorkflowNotFound, WorkflowOwned
 
 BASE_APP = "import toque\n\n\n@toque.workflow\nasync def base(event, step):\n    return 1\n"
 V1 = b"""
@@ -66,10 +67,17 @@ class Server:
         self._http = http
 
     async def call(
-        self, method: str, path: str, *, data: bytes | io.BytesIO | None = None, json: Any = None
+        self,
+        method: str,
+        path: str,
+        *,
+        data: bytes | io.BytesIO | None = None,
+        json: Any = None,
+        base: str = "",
     ) -> tuple[int, Any]:
         """The status, and the result or the first error."""
-        base = "toque/v1" if path.startswith("scripts") else "client/v4"
+        if not base:
+            base = "toque/v1" if path.startswith("scripts") else "client/v4"
         url = f"{self.url}/{base}/accounts/default/{path}"
         async with self._http.request(method, url, data=data, json=json) as answer:
             told = await answer.json()
@@ -132,6 +140,30 @@ async def test_new_instances_take_the_new_code_and_old_ones_keep_theirs(tmp_path
         assert all(v["has_dag"] for v in versions), "made from what is stored"
 
 
+async def test_the_client_deploys_folders_and_files(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "app.py").write_bytes(V2)
+    (folder / "helpers.py").write_bytes(b"VERSION = 'folder'")
+    async with server_at(tmp_path) as server, connect(server.url, "t") as client:
+        found = await client.deploy(folder)
+        assert (found.script, found.left) == ("shop", [])
+        assert [(w.name, w.is_new) for w in found.workflows] == [("order", True)]
+        again = await client.deploy(folder)
+        assert [(w.version_id, w.is_new) for w in again.workflows] == [
+            (found.workflows[0].version_id, False)
+        ]
+        assert (await client.run_instance("order", timeout=WAIT_S)).output == ["folder", "order"]
+        file = tmp_path / "order.py"
+        file.write_bytes(V1)
+        with pytest.raises(WorkflowOwned):
+            await client.deploy(file)
+        taken = await client.deploy(file, take_over=True)
+        assert (taken.script, len(taken.workflows)) == ("order.py", 2)
+        with pytest.raises(BundleInvalid, match="no such file"):
+            await client.deploy(tmp_path / "nothing")
+
+
 async def test_bad_code_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async with server_at(tmp_path) as server:
         before = await server.call("GET", "workflows")
@@ -176,6 +208,17 @@ async def test_a_class_is_registered_under_another_name(tmp_path: Path) -> None:
         assert (found["is_deleted"], found["terminator_running"]) == (0, 0)
         run = await server.runtime.client().run_instance("vip", timeout=WAIT_S)
         assert run.output == [2, "vip"]
+        limited = {
+            **body,
+            "concurrency": {"limit": 5},
+            "default_retention": {"success_retention": "3 days"},
+            "limits": {"steps": 100},
+        }
+        status, _ = await server.call("PUT", "workflows/vip", json=limited)
+        assert status == 200
+        _, told = await server.call("GET", "workflows/vip/limits", base="toque/v1")
+        assert (told["running_max"], told["steps"]) == (5, 100)
+        assert told["success_retention"] == 3 * limits.DAY_MS
         schedules = {**body, "schedules": [{"cron": "* * * * *"}]}
         status, error = await server.call("PUT", "workflows/vip", json=schedules)
         assert (status, error["code"]) == (400, 10101)

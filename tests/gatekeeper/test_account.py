@@ -19,6 +19,7 @@ from toque.gatekeeper.messages import (
     Deployed,
     DeployedWorkflow,
     GatekeeperStatistics,
+    LimitsChange,
     ScriptRecord,
     VersionRecord,
     WorkflowRecord,
@@ -66,8 +67,11 @@ class Accounts:
         found = await self.ask("put_script", script, code_hash, given, take_over)
         return msgspec.convert(found, Deployed)
 
-    async def register(self, name: str, class_name: str, script: str) -> DeployedWorkflow:
-        found = await self.ask("register", name, class_name, script)
+    async def register(
+        self, name: str, class_name: str, script: str, running_max: int = 0
+    ) -> DeployedWorkflow:
+        change = LimitsChange(running_max=running_max)
+        found = await self.ask("register", name, class_name, script, change)
         return msgspec.convert(found, DeployedWorkflow)
 
     async def snapshot(self, known: int = -1) -> AccountSnapshot:
@@ -169,8 +173,13 @@ async def test_a_class_may_have_another_name_which_follows_its_script(tmp_path: 
         named = await acme.register("vip-order", "Order", "shop")
         assert named.is_new
         assert (named.record.class_name, named.record.code_hash) == ("Order", "h1")
-        moved = await acme.register("vip-order", "Mail", "shop")
-        assert (moved.record.uuid, moved.is_new) == (named.record.uuid, False)
+        before = await acme.snapshot()
+        with pytest.raises(InvalidArgument, match="running_max must be 0 to"):
+            await acme.register("vip-order", "Mail", "shop", -1)
+        assert await acme.snapshot() == before
+        moved = await acme.register("vip-order", "Mail", "shop", 7)
+        assert (moved.record.uuid, moved.record.running_max) == (named.record.uuid, 7)
+        assert moved.is_new
         assert moved.record.version_id != named.record.version_id, "another class, other code"
         assert (await acme.deploy("shop", "h2", mail="Mail")).left == ["order"]
         assert (await acme.get("vip-order")).code_hash == "h2"
