@@ -33,6 +33,7 @@ help: ## List the targets
 run: $(VENV)/.ready ## The main job: index Markdown documents as workflows on Ray [DOCS=dir DATA=dir]
 	@$(BIN)/python examples/run_docs.py --docs $(DOCS) --data $(DATA) $(ARGS)
 
+# TOQUE_RANDOM_WORKFLOWS=1000 plays a thousand random workflows instead of 300.
 test: $(VENV)/.ready-dev ## All tests but the long campaigns [ARGS="-k name"]
 	@$(BIN)/python -m pytest -q -m "not campaign" -n $(JOBS) --dist loadgroup $(ARGS)
 
@@ -56,6 +57,7 @@ bench: $(VENV)/.ready-dev ## Measure this machine and write docs/performance.md
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(BIN)/python bench/steps.py
 	@$(BIN)/python bench/waiters.py
+	@$(BIN)/python bench/http_clients.py
 
 wrangler: $(VENV)/.ready-dev ## Drive a server with Cloudflare's command line (skipped without Node.js)
 	@tests/wrangler/install.sh $(VENV)/wrangler || test $$? = 3 || exit 1; \

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/ that repeat what the code says: error codes and limits.
+"""Writes the tables of docs/ that repeat what the code says: errors, limits, commands.
 
 `python docs/tables.py` (or `make docs`) rewrites what stands between the markers
 `<!-- begin: x -->` and `<!-- end: x -->`; a test fails when a page and the code disagree.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,8 @@ from types import ModuleType
 from toque.runtime import errors, limits
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+reference = import_module("reference")
 BRANCHES = (errors.CallerError, errors.AuthorError, errors.SystemFault)
 
 
@@ -98,7 +101,14 @@ def limit_rows() -> list[str]:
 def blocks() -> dict[str, list[str]]:
     """Every generated block by its name."""
     found = {f"errors {branch.__name__}": error_rows(branch) for branch in BRANCHES}
-    return {**found, "limits": limit_rows()}
+    return {
+        **found,
+        "limits": limit_rows(),
+        "commands": reference.command_rows(),
+        "shared options": reference.shared_rows(),
+        "exit codes": reference.exit_rows(),
+        "settings": reference.setting_rows(),
+    }
 
 
 def filled(text: str) -> str:

@@ -75,6 +75,28 @@ def test_commands_name_real_targets_and_files(page: str) -> None:
             assert (ROOT / path).exists(), f"{page}: {path}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_toque_would_be_understood(page: str) -> None:
+    reference = load(ROOT / "docs" / "reference.py")
+    for line, block in code_blocks((ROOT / page).read_text(encoding="utf-8"), "sh"):
+        for command in reference.lines_of(block):
+            assert reference.check_line(command) is None, f"{page}:{line}"
+
+
+def test_a_command_that_there_is_not_is_found() -> None:
+    reference = load(ROOT / "docs" / "reference.py")
+    for wrong in (
+        "toque instance list",
+        "toque instances lst x",
+        "toque create --idd x y",
+        "toque create",
+        "toque instances list x | toque instances delet x -",
+    ):
+        assert any(reference.check_line(one) for one in reference.lines_of(wrong)), wrong
+    fine = 'toque create x --params \'{"a": "b|c"}\' | toque instances why x latest > out # so'
+    assert [reference.check_line(one) for one in reference.lines_of(fine)] == [None, None]
+
+
 def test_data_directories_that_programs_use_unasked_lie_apart() -> None:
     found = {"toque dev": DATA_DEFAULT}
     for path in (ROOT / "Makefile", *(ROOT / "examples").glob("*.py")):
