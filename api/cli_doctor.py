@@ -1,0 +1,114 @@
+"""`toque doctor`: what is wrong with a data directory, or with a server that runs.
+
+A directory that is named with `--data` and that nobody has open is looked at under its lock, and
+with `--fix` mended where that is safe. Otherwise the server that the settings name is asked, with
+an operator's token. Exit codes: 0 nothing is wrong (any more), 1 something is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..runtime.clock import SystemClock
+from ..runtime.datadir import SETTINGS_FILE, DataDir, read_settings
+from ..runtime.errors import DataDirFormat, DataDirInUse, InvalidArgument
+from .cli_exits import FAILED
+from .cli_flags import Flags, Output, flags_command, new_app
+from .cli_output import print_json, print_table
+from .client_http import connect
+from .doctor import Finding, Told, judge_running, told
+from .doctor_http import parts_of
+from .doctor_sqlite import Survey, mend
+
+_PASSES_MAX = 3
+_SHOWN_MAX = 200
+
+app = new_app()
+
+
+@flags_command(app)
+def doctor(
+    flags: Flags,
+    fix: Annotated[bool, typer.Option("--fix", help="Mend what can be mended safely.")] = False,
+) -> None:
+    """Find what is wrong with a data directory or a server."""
+    if flags.data is not None and flags.url is None:
+        try:
+            found = look_at(flags.data, fix)
+        except DataDirInUse:
+            if fix:
+                raise  # what runs is not to be changed behind its back
+            found = asyncio.run(_running(flags))
+    elif fix:
+        raise InvalidArgument("--fix mends a stopped directory; name it with --data DIR.")
+    else:
+        found = asyncio.run(_running(flags))
+    _print(found, flags.output or Output.TABLE)
+    raise typer.Exit(FAILED if any(not each.fixed for each in found) else 0)
+
+
+def look_at(folder: Path, fix: bool) -> list[Told]:
+    """The faults of a stopped directory, mended if that is asked for.
+
+    Raises:
+        DataDirFormat: it is no data directory.
+        DataDirInUse: somebody has it open.
+    """
+    if not (folder / SETTINGS_FILE).exists():
+        raise DataDirFormat(f"{folder} is no data directory: it has no {SETTINGS_FILE}.")
+    try:
+        read_settings(folder)
+    except DataDirFormat as error:
+        return told([Finding("settings.damaged", str(folder / SETTINGS_FILE), str(error))], False)
+    directory = DataDir.open(folder)
+    try:
+        survey = Survey(directory.path, directory.placement, SystemClock().now_ms())
+        found = survey.findings()
+        mended: list[Told] = []
+        for _ in range(_PASSES_MAX if fix else 0):  # what was mended may show more
+            able = [each for each in found if each.changes]
+            if not able:
+                break
+            mend(directory.path, able)
+            mended += told(able, fixed=True)
+            found = survey.findings()
+        return [*mended, *told(found, fixed=False)]
+    finally:
+        directory.close()
+
+
+async def _running(flags: Flags) -> list[Told]:
+    settled = flags.settled()
+    token = settled.value("token")
+    parts = await parts_of(settled.url, token)
+    async with connect(settled.url, token, retry_for=settled.value("retry_for") or 0) as client:
+        figures = await client.statistics()
+    return told(judge_running(parts, figures), fixed=False)
+
+
+def _print(found: list[Told], output: Output) -> None:
+    if output is Output.JSON:
+        print_json(found)
+    elif output is Output.IDS:
+        for each in found:
+            print(each.code)
+    elif not found:
+        print("Nothing is wrong.")
+    else:
+        rows = [
+            (each.code, each.place, each.detail, each.meaning, _fix(each))
+            for each in found[:_SHOWN_MAX]
+        ]
+        print_table(("CODE", "WHERE", "DETAIL", "MEANING", "FIX"), rows)
+        if len(found) > _SHOWN_MAX:
+            print(f"... and {len(found) - _SHOWN_MAX} more; -o json shows all.")
+
+
+def _fix(each: Told) -> str:
+    if each.fixed:
+        return "done"
+    return f"--fix {each.fix}" if each.fix else "by hand"

@@ -1,0 +1,342 @@
+"""`toque doctor`: each fault, made for real in a directory, is named, mended, and then gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from toque import workflow
+from toque.api.cli import app
+from toque.api.cli_doctor import look_at
+from toque.api.doctor import KINDS, judge_running
+from toque.api.doctor_sqlite import Survey, mend
+from toque.api.first_token import MARK
+from toque.api.wiring import embedded
+from toque.engines.journal import Instance, Record, record_from_row
+from toque.runtime.clock import SystemClock
+from toque.runtime.datadir import DataDir
+from toque.runtime.errors import DataDirFormat, DataDirInUse
+
+
+@workflow
+async def quick(event: Any, step: Any) -> int:
+    return int(await step.do("one", lambda: 1))
+
+
+@workflow
+async def sleeps(event: Any, step: Any) -> int:
+    await step.sleep("long", "1 hour")
+    return 2
+
+
+@workflow
+async def awaits(event: Any, step: Any) -> int:
+    await step.wait_for_event("never", "never", timeout="1 day")
+    return 3
+
+
+@workflow
+async def late(event: Any, step: Any) -> int:
+    return 4
+
+
+FLOWS = [quick, sleeps, awaits, late]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stopped directory: one has ended, one sleeps, one awaits an event, one is queued."""
+    folder = tmp_path_factory.mktemp("doctor") / "data"
+
+    async def parked(client: Any, name: str) -> None:
+        await client.create_instance(name, "a")
+        while (await client.instance(name, "a").status()).status != "waiting":
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with embedded(folder, FLOWS) as runtime:
+            client = runtime.client()
+            assert (await client.run_instance("quick", "ended")).success
+            await parked(client, "sleeps")
+            await parked(client, "awaits")
+        async with embedded(folder, FLOWS, running_max=0) as runtime:
+            client = runtime.client()
+            await client.create_instance("late", "queued")
+            async with asyncio.timeout(60):
+                while (await client.instance("late", "queued").why()).slot.state != "queued":
+                    await asyncio.sleep(0)
+
+    asyncio.run(main())
+    return folder
+
+
+@pytest.fixture
+def data(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def sql(data: Path, shard: str, text: str, params: tuple[Any, ...] = ()) -> list[Any]:
+    with closing(sqlite3.connect(data / "shards" / f"{shard}.sqlite")) as store:
+        rows = store.execute(text, params).fetchall()
+        store.commit()
+        return rows
+
+
+def key_of(data: Path, name: str, instance_id: str) -> str:
+    (uuid,) = sql(data, "c0", "SELECT uuid FROM account_workflows WHERE name = ?", (name,))[0]
+    return f"default/{uuid}/{instance_id}"
+
+
+def chef_of(data: Path, key: str) -> str:
+    ((number,),) = sql(data, "d0", "SELECT souschef FROM instances WHERE entity = ?", (key,))
+    return f"{key.rsplit('/', 1)[0]}/{number}"
+
+
+def ends(data: Path, name: str, instance_id: str) -> None:
+    """The instance runs to its end."""
+
+    async def main() -> None:
+        async with embedded(data, FLOWS, running_max=1) as runtime:
+            status = await runtime.client().instance(name, instance_id).wait(60)
+            assert status.success, status
+
+    asyncio.run(main())
+
+
+# --- faults: each makes one, and gives what must then run to its end ---
+
+
+def queue_unknown(data: Path) -> tuple[str, str]:
+    key = key_of(data, "late", "queued")
+    for table in ("souschef_parked", "souschef_order"):
+        sql(data, "c0", f"DELETE FROM {table} WHERE key = ?", (key,))
+    sql(data, "c0", "UPDATE souschef_state SET live = 0, fresh = 0 WHERE entity = ?",
+        (chef_of(data, key),))  # fmt: skip
+    sql(data, "d0", "DELETE FROM alarms WHERE key = ?", (key,))
+    return "late", "queued"
+
+
+def queue_gone(data: Path) -> tuple[str, str]:
+    key = key_of(data, "late", "queued")
+    gone = key_of(data, "late", "never-was")
+    row = (chef_of(data, key), gone, "run", 1, 1, 1, "d0")
+    sql(data, "c0", "INSERT INTO souschef_held VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    sql(data, "c0", "UPDATE souschef_state SET live = live + 1, target = 1, leased = 1 "
+        "WHERE entity = ?", (row[0],))  # fmt: skip
+    sql(data, "c0", "INSERT OR REPLACE INTO gatekeeper_leases VALUES "
+        "('default', ?, 1, 1, 1, 1, 1, 0)", (row[0],))  # fmt: skip
+    return "late", "queued"
+
+
+def alarm_missing(data: Path) -> tuple[str, str]:
+    key = key_of(data, "sleeps", "a")
+    sql(data, "d0", "DELETE FROM alarms WHERE key = ?", (key,))
+    # an hour passes
+    (row,) = sql(data, "d0", "SELECT * FROM instances WHERE entity = ?", (key,))
+    instance = Instance.from_row(row)
+    instance.wake_ms = 1
+    (steps,) = sql(data, "d0", "SELECT * FROM steps WHERE entity = ?", (key,))
+    record: Record = record_from_row(steps)
+    record.due_ms = 1
+    sql(data, "d0", "UPDATE instances SET blob = ? WHERE entity = ?",
+        (instance.row(key, "")[-1], key))  # fmt: skip
+    sql(data, "d0", "UPDATE steps SET blob = ? WHERE entity = ?", (record.row(key)[-1], key))
+    sql(data, "c0", "UPDATE souschef_parked SET wake_ms = 1 WHERE key = ?", (key,))
+    return "sleeps", "a"
+
+
+def epoch_behind(data: Path) -> tuple[str, str]:
+    chef = chef_of(data, key_of(data, "late", "queued"))
+    sql(data, "d0", "INSERT OR REPLACE INTO souschef_epochs VALUES ('d0', ?, 50)", (chef,))
+    return "late", "queued"
+
+
+def lease_orphan(data: Path) -> tuple[str, str]:
+    sql(data, "c0", "DELETE FROM gatekeeper_leases")
+    sql(data, "c0", "INSERT INTO gatekeeper_leases VALUES "
+        "('default', 'default/gone/0', 1, 1, 1, 1, 1, 0)")  # fmt: skip
+    return "late", "queued"  # with a limit of 1 the lost slot is all there is
+
+
+def lease_short(data: Path) -> None:
+    key = key_of(data, "awaits", "a")
+    chef = chef_of(data, key)
+    sql(data, "c0", "INSERT INTO souschef_held VALUES (?, ?, 'run', 1, 1, 1, 'd0')", (chef, key))
+    sql(data, "c0", "DELETE FROM gatekeeper_leases WHERE souschef = ?", (chef,))
+
+
+def rows_orphan(data: Path) -> None:
+    sql(data, "d0", "INSERT INTO steps VALUES ('default/u/x', 1, x'00')")
+    sql(data, "d0", "INSERT INTO requests VALUES ('default/u/x', 'r', 1, 1, 1)")
+
+
+def alarm_orphan(data: Path) -> None:
+    sql(data, "d0", "INSERT INTO alarms VALUES ('Engine', 'default/u/x', 1, 0)")
+
+
+def blob_orphan(data: Path) -> None:
+    folder = data / "blobs" / "d0"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ("0" * 64)).write_text("x")
+
+
+def file_orphan(data: Path) -> None:
+    (data / "toque.json.tmp").write_text("x")
+
+
+def bundle_orphan(data: Path) -> None:
+    (data / "bundles").mkdir(exist_ok=True)
+    (data / "bundles" / "0123.zip").write_text("x")
+
+
+def token_none(data: Path) -> None:
+    sql(data, "c0", "INSERT OR REPLACE INTO identity VALUES ('root', 1)")
+    (data / MARK).write_text("x")
+
+
+MENDED: list[Callable[[Path], tuple[str, str] | None]] = [
+    queue_unknown, queue_gone, alarm_missing, epoch_behind, lease_orphan, lease_short,
+    rows_orphan, alarm_orphan, blob_orphan, file_orphan, bundle_orphan, token_none,
+]  # fmt: skip
+
+
+def test_a_directory_in_order_has_no_faults(data: Path) -> None:
+    before = sql(data, "c0", "SELECT epoch FROM shard")
+    assert look_at(data, fix=True) == []
+    assert sql(data, "c0", "SELECT epoch FROM shard") == before
+
+
+@pytest.mark.parametrize("fault", MENDED, ids=lambda fault: fault.__name__)
+def test_a_fault_is_named_mended_and_gone(
+    data: Path, fault: Callable[[Path], tuple[str, str] | None]
+) -> None:
+    then = fault(data)
+    code = fault.__name__.replace("_", ".", 1)
+    found = look_at(data, fix=False)
+    assert {each.code for each in found} == {code}
+    assert not any(each.fixed for each in found)
+    assert all(each.meaning == KINDS[code].meaning and each.fix for each in found)
+    assert [each.code for each in look_at(data, fix=False)] == [each.code for each in found]
+    mended = look_at(data, fix=True)
+    assert {each.code for each in mended} == {code}
+    assert all(each.fixed for each in mended)
+    assert look_at(data, fix=True) == []
+    if then is not None:
+        ends(data, *then)
+
+
+def store_missing(data: Path) -> None:
+    (data / "shards" / "d0.sqlite").unlink()
+
+
+def store_damaged(data: Path) -> None:
+    path = data / "shards" / "d0.sqlite"
+    raw = bytearray(path.read_bytes())
+    raw[4096 * 2 : 4096 * 6] = b"\xff" * 4096 * 4
+    path.write_bytes(raw)
+
+
+def store_foreign(data: Path) -> None:
+    shutil.copy(data / "shards" / "c0.sqlite", data / "shards" / "d0.sqlite")
+
+
+def settings_damaged(data: Path) -> None:
+    (data / "toque.json").write_text("{")
+
+
+def outbox_stuck(data: Path) -> None:
+    sql(data, "c0", "UPDATE shard SET epoch = 10")
+    sql(data, "c0", "INSERT INTO outbox VALUES ('Gone', 'x', 'Account', 'default', ?, 'm', x'90')",
+        (1 << 40,))  # fmt: skip
+
+
+def blob_missing(data: Path) -> None:
+    key = key_of(data, "quick", "ended")
+    sql(data, "d0", "INSERT INTO blobs VALUES (?, 1, ?)", (key, "1" * 64))
+
+
+def token_orphan(data: Path) -> None:
+    sql(data, "c0", "INSERT INTO identity_tokens VALUES "
+        "('root', 'id', 'nobody', 'n', 'read', x'00', 1, 0, 0)")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [store_missing, store_damaged, store_foreign, settings_damaged, outbox_stuck, blob_missing,
+     token_orphan],
+    ids=lambda fault: fault.__name__,
+)  # fmt: skip
+def test_what_can_not_be_mended_is_named_and_left(
+    data: Path, fault: Callable[[Path], None]
+) -> None:
+    fault(data)
+    code = fault.__name__.replace("_", ".", 1)
+    for fix in (False, True):
+        found = look_at(data, fix)
+        assert {each.code for each in found} == {code}
+        assert not any(each.fixed for each in found)
+
+
+def test_mending_may_be_killed_at_any_point(data: Path) -> None:
+    for fault in (queue_gone, rows_orphan, blob_orphan, file_orphan):
+        fault(data)
+    directory = DataDir.open(data)
+    survey = Survey(directory.path, directory.placement, SystemClock().now_ms())
+    found = survey.findings()
+    assert len(found) > 4
+    mend(directory.path, found[:2])  # and no more
+    mend(directory.path, found[:2])
+    directory.close()
+    assert {each.fixed for each in look_at(data, fix=True)} == {True}
+    assert look_at(data, fix=False) == []
+    ends(data, "late", "queued")
+
+
+def test_what_runs_is_not_mended_and_what_is_no_directory_is_refused(
+    data: Path, tmp_path: Path
+) -> None:
+    directory = DataDir.open(data)
+    try:
+        with pytest.raises(DataDirInUse):
+            look_at(data, fix=True)
+    finally:
+        directory.close()
+    with pytest.raises(DataDirFormat, match="no data directory"):
+        look_at(tmp_path, fix=False)
+    assert sorted(tmp_path.iterdir()) == [data]
+
+
+def test_the_command_tells_and_says_by_its_exit_code(data: Path) -> None:
+    rows_orphan(data)
+    words = ["doctor", "--data", str(data)]
+    told = CliRunner().invoke(app, [*words, "-o", "json"])
+    assert told.exit_code == 1
+    assert {each["code"] for each in json.loads(told.stdout)} == {"rows.orphan"}
+    fixed = CliRunner().invoke(app, [*words, "--fix"])
+    assert (fixed.exit_code, "done" in fixed.stdout) == (0, True)
+    fine = CliRunner().invoke(app, words)
+    assert (fine.exit_code, fine.stdout) == (0, "Nothing is wrong.\n")
+
+
+def test_a_server_that_runs_is_judged_by_what_it_tells() -> None:
+    figures = {"d0": {"alarm_late_ms_max": 70_000, "outbox_waiting": 5, "threads_hung": 1}}
+    found = judge_running({"d0": True, "d1": False}, figures)
+    assert [(each.code, each.place) for each in found] == [
+        ("shard.down", "d1"), ("shard.late", "d0"), ("threads.hung", "d0"),
+    ]  # fmt: skip
+
+
+def test_every_fault_stands_in_the_documents() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+    for code, kind in KINDS.items():
+        assert f"| `{code}` | {kind.meaning} | {kind.fix or 'by hand'} |" in text
