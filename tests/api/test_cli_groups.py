@@ -179,3 +179,34 @@ def test_the_live_list_follows_each_step() -> None:
     assert (left_out, live.status) == (1, "completed")
     assert [row[:2] for row in rows] == [("ask-1", "timed out"), ("nap-1", "waiting")]
     assert live.rows(9)[1][0][1:3] == ("complete", "2")
+
+
+def test_limits_and_versions(whole: Served) -> None:
+    shown = json.loads(whole("limits", "show", "-o", "json").stdout)
+    assert shown["running_max"] == 50_000
+    done = whole("limits", "set", "--running-max", "7", "--success-retention", "3 days",
+                 "-o", "json")  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["running_max"], found["success_retention"]) == (7, 3 * 86_400_000)
+    assert "3 days" in whole("limits", "show").stdout
+    back = whole("limits", "set", "--success-retention", "default", "-o", "json")
+    assert json.loads(back.stdout)["success_retention"] is None
+    one = whole("limits", "set", "orders", "--weight", "2", "-o", "json")
+    assert json.loads(one.stdout)["weight"] == 2, one.stderr
+    assert "weight" in whole("limits", "show", "orders", "-o", "ids").stdout.split()
+    for words, told in (
+        (["--weight", "2"], "is of a workflow"),
+        ([], "name what to change"),
+        (["--running-max", "many"], "must be a whole number"),
+        (["--running-max", "default"], "must be a whole number"),
+        (["--success-retention", "soon"], "success_retention"),
+    ):
+        bad = whole("limits", "set", *words)
+        assert (bad.exit_code, told in bad.stderr) == (cli_exits.USAGE, True), bad.stderr
+    versions = json.loads(whole("workflows", "versions", "orders", "-o", "json").stdout)
+    assert len(versions) == 1
+    unsure = whole("workflows", "delete", "orders")
+    assert (unsure.exit_code, "give --yes" in unsure.stderr) == (cli_exits.USAGE, True)
+    assert whole("workflows", "delete", "orders", "--yes").exit_code == 0
+    assert whole("workflows", "describe", "orders").exit_code == cli_exits.NOT_FOUND

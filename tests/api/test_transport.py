@@ -1,0 +1,116 @@
+"""How calls are sent: repeats, the time of a whole call, and what a server asks to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from toque.api.client import Client
+from toque.api.client_http import connect
+from toque.api.transport_http import _retry_after_s
+from toque.runtime.errors import OutcomeUnknown, ToqueError
+
+DONE = b'{"result":{"id":"one","status":"queued"}}'
+BUSY = b'{"errors":[{"code":10500,"message":"full","toque":{"code":"overloaded"}}]}'
+
+
+class Told:
+    """Answers each request with the next of `answers`; None: not at all."""
+
+    def __init__(self, *answers: tuple[int, str, bytes] | None) -> None:
+        self.answers = list(answers)
+        self.keys: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n") if not reader.at_eof() else b"":
+            lines = head.decode().lower().splitlines()
+            known = dict(line.split(": ", 1) for line in lines[1:] if line)
+            await reader.readexactly(int(known.get("content-length", 0)))
+            self.keys.append(known.get("idempotency-key", ""))
+            answer = self.answers.pop(0)
+            if answer is None:
+                continue
+            status, headers, body = answer
+            writer.write(
+                f"HTTP/1.1 {status} x\r\n{headers}content-length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        handlers: list[asyncio.Task[None] | None] = []
+
+        async def quiet(reader: Any, writer: Any) -> None:
+            handlers.append(asyncio.current_task())
+            try:
+                await self.serve(reader, writer)
+            except asyncio.IncompleteReadError:
+                pass
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(quiet, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            async with connect(f"http://127.0.0.1:{port}", "t") as client:
+                yield client
+            await asyncio.gather(*(task for task in handlers if task is not None))
+
+
+async def test_a_repeat_has_the_same_request_id() -> None:
+    told = Told((503, "retry-after: 0\r\n", BUSY), (200, "", DONE))
+    async with told.client() as client:
+        assert (await client.create_instance("orders", "one")).id == "one"
+    assert len(told.keys) == 2
+    assert told.keys[0] == told.keys[1] != ""
+
+
+async def test_the_time_of_a_whole_call_is_bounded_and_a_change_is_then_unknown() -> None:
+    told = Told(None)
+    async with told.client() as client:
+        with pytest.raises(OutcomeUnknown, match="TimeoutError"):
+            await client.with_options(timeout=0.05).create_instance("orders", "one")
+    assert len(told.keys) == 1
+
+
+async def test_a_server_that_asks_to_wait_longer_than_there_is_time_is_not_asked_again() -> None:
+    told = Told((429, "retry-after: 3600\r\n", BUSY))
+    async with told.client() as client:
+        with pytest.raises(ToqueError, match="full"):
+            await client.with_options(timeout=30).create_instance("orders", "one")
+    assert len(told.keys) == 1
+
+
+async def test_without_repeats_the_first_answer_counts() -> None:
+    told = Told((503, "", BUSY))
+    async with told.client() as client:
+        with pytest.raises(ToqueError, match="full"):
+            await client.with_options(retry_for=0).create_instance("orders", "one")
+
+
+async def test_a_bounded_call_asks_for_no_longer_wait_than_it_has() -> None:
+    told = Told()
+    async with told.client() as client:
+        assert client.with_options(timeout=4).backend.wait_max_ms == 2_000
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (None, 0),
+        ("3", 3),
+        ("-3", 0),
+        ("soon", 0),
+        ("Sat, 31 Jan 2026 12:00:07 GMT", 7),
+        ("Sat, 31 Jan 2026 11:00:00 GMT", 0),
+    ],
+)
+def test_retry_after_is_seconds_or_a_time_beside_the_servers(
+    text: str | None, seconds: float
+) -> None:
+    assert _retry_after_s(text, "Sat, 31 Jan 2026 12:00:00 GMT") == seconds
+    assert _retry_after_s("Sat, 31 Jan 2026 12:00:07 GMT", None) == 0
