@@ -61,6 +61,9 @@ KINDS = {
     "blob.missing": Kind("a row names the file of a stream that is gone: its result is lost"),
     "file.orphan": Kind("a file that an interrupted write has left", "removes it"),
     "bundle.orphan": Kind("code that no version and no instance names", "removes it"),
+    "bundle.missing": Kind(
+        "the code that a script was deployed with is gone: deploy it again, the very same"
+    ),
     "token.orphan": Kind("tokens of an account that does not exist; they reach nothing"),
     "token.none": Kind(
         "no operator's token is valid: nobody can make accounts or tokens",

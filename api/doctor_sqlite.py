@@ -14,6 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from ..engines.archive import is_code_hash
+from ..engines.bundle_store import BUNDLES_FOLDER, remove_files
 from ..engines.ports import ENGINE_KIND, SOUSCHEF_KIND
 from ..gatekeeper.messages import GATEKEEPER_KIND
 from ..runtime import limits
@@ -26,14 +28,12 @@ from .first_token import MARK
 _EPOCH_SHIFT = 40  # an outbox sequence is (epoch, counter)
 _OPENINGS_MAX = 3
 _FINISHED = frozenset({"complete", "errored", "terminated"})
-_NOT_FINISHED = "status NOT IN ('complete', 'errored', 'terminated')"
 _SET_ALARM = (
     "INSERT INTO alarms (kind, key, due_ms, retries) VALUES (?, ?, ?, 0) "
     "ON CONFLICT (kind, key) DO UPDATE SET due_ms = min(due_ms, excluded.due_ms)"
 )
 _PARTS = ("steps", "payloads", "events", "status_notes", "blobs", "requests")
 """Tables whose rows belong to an instance."""
-_BUNDLES = "bundles"
 
 
 class Survey:
@@ -283,36 +283,43 @@ class Survey:
     # --- files ------------------------------------------------------------------------------
 
     def _bundles(self) -> Iterator[Finding]:
-        folder = self._folder / _BUNDLES
-        if not folder.is_dir():
-            return
-        named = {
-            row[0]
-            for shard in self._control()
-            for table in ("account_versions", "account_workflows")
-            for row in self._rows(shard, f"SELECT DISTINCT code_hash FROM {table}")
-        }
-        versions = {
-            row[0]
-            for shard in self._control()
-            for row in self._rows(shard, "SELECT version_id FROM account_versions")
-        }
+        """Code that is missed, and code that nothing names."""
+        folder = self._folder / BUNDLES_FOLDER
+        scripts = self._named("account_scripts", "code_hash")
+        for code_hash in sorted(scripts):
+            if not (folder / f"{code_hash}.zip").is_file():
+                yield Finding("bundle.missing", str(folder / f"{code_hash}.zip"))
+        versions = self._named("account_versions", "version_id")
         used = {
             row[0]
             for shard in self._placement.data_names()
-            for row in self._rows(
-                shard, f"SELECT DISTINCT version_id FROM instances WHERE {_NOT_FINISHED}"
-            )
+            for row in self._rows(shard, "SELECT DISTINCT version_id FROM instances")
         }
-        if used - versions:  # their code can't be told apart from what is rubbish
-            return
-        for path in sorted(folder.glob("*.zip")):
-            if path.stem not in named:
-                yield Finding("bundle.orphan", str(path), "", (Change(str(path)),))
+        if used - versions or not folder.is_dir():
+            return  # which code those instances need is not known here
+        kept = scripts | self._named("account_versions", "code_hash")
+        kept |= self._named("account_workflows", "code_hash")
+        rubbish = defaultdict(list)
+        for path in sorted(folder.iterdir()):
+            code_hash = path.name.split(".", 1)[0]
+            if is_code_hash(code_hash) and code_hash not in kept and path.suffix != ".tmp":
+                rubbish[code_hash].append(Change(str(path)))
+        for code_hash, changes in rubbish.items():
+            yield Finding("bundle.orphan", str(folder / code_hash), "", tuple(changes))
+
+    def _named(self, table: str, column: str) -> set[str]:
+        sql = f"SELECT DISTINCT {column} FROM {table}"
+        return {row[0] for shard in self._control() for row in self._rows(shard, sql)}
 
     def _files(self) -> Iterator[Finding]:
-        for path in sorted(self._folder.rglob("*.tmp")):
-            if path.is_file() and not path.is_symlink():
+        """What interrupted writes have left. Unpacked code may hold anything: it is not ours."""
+        for folder in (self._folder, self._folder / BUNDLES_FOLDER):
+            yield from self._passing(folder.glob("*.tmp"))
+        yield from self._passing((self._folder / BLOBS_FOLDER).rglob("*.tmp"))
+
+    def _passing(self, paths: Iterable[Path]) -> Iterator[Finding]:
+        for path in sorted(paths):
+            if not path.is_symlink():
                 yield Finding("file.orphan", str(path), "", (Change(str(path)),))
 
 
@@ -334,4 +341,7 @@ def mend(folder: Path, findings: Iterable[Finding]) -> None:
             store.execute("UPDATE shard SET epoch = epoch + 1")
             store.execute("COMMIT")
     for path in files:
-        path.unlink(missing_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            remove_files(path)
+        else:
+            path.unlink(missing_ok=True)

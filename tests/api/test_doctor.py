@@ -26,6 +26,8 @@ from toque.runtime.clock import SystemClock
 from toque.runtime.datadir import DataDir
 from toque.runtime.errors import DataDirFormat, DataDirInUse
 
+HASH = "ab" * 32
+
 
 @workflow
 async def quick(event: Any, step: Any) -> int:
@@ -195,8 +197,12 @@ def file_orphan(data: Path) -> None:
 
 
 def bundle_orphan(data: Path) -> None:
-    (data / "bundles").mkdir(exist_ok=True)
-    (data / "bundles" / "0123.zip").write_text("x")
+    folder = data / "bundles" / HASH
+    folder.mkdir(parents=True)
+    for name in ("app.py", "notes.tmp"):  # what was deployed is not ours to judge
+        (folder / name).write_text("x")
+    folder.chmod(0o500)
+    (data / "bundles" / f"{HASH}.zip").write_text("x")
 
 
 def token_none(data: Path) -> None:
@@ -265,6 +271,11 @@ def blob_missing(data: Path) -> None:
     sql(data, "d0", "INSERT INTO blobs VALUES (?, 1, ?)", (key, "1" * 64))
 
 
+def bundle_missing(data: Path) -> None:
+    row = ("default", "app", HASH, 1, 1, b"")
+    sql(data, "c0", "INSERT INTO account_scripts VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
 def token_orphan(data: Path) -> None:
     sql(data, "c0", "INSERT INTO identity_tokens VALUES "
         "('root', 'id', 'nobody', 'n', 'read', x'00', 1, 0, 0)")  # fmt: skip
@@ -273,7 +284,7 @@ def token_orphan(data: Path) -> None:
 @pytest.mark.parametrize(
     "fault",
     [store_missing, store_damaged, store_foreign, settings_damaged, outbox_stuck, blob_missing,
-     token_orphan],
+     bundle_missing, token_orphan],
     ids=lambda fault: fault.__name__,
 )  # fmt: skip
 def test_what_can_not_be_mended_is_named_and_left(

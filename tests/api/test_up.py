@@ -14,6 +14,7 @@ from tests.api.serving import fails, get, up
 from toque.api.app_http import make_app
 from toque.api.auth import TokenBook
 from toque.api.cli_up import _failed
+from toque.api.client_http import connect
 from toque.api.first_token import MARK, hand_over
 from toque.api.logs import JsonLines
 from toque.api.notify_socket import Notifier
@@ -77,6 +78,17 @@ def test_it_serves_and_ends_in_order(tmp_path: Path) -> None:
     with up(tmp_path, (*WORDS, "--drain", "0")) as served:  # no app file: accounts, deployed code
         assert served.told["operator_token"] is None  # it was handed over before
         assert served.get("/toque/v1/whoami", token)[0] == 200
+        output = asyncio.run(deployed(served.told["url"], token, tmp_path / "app.py"))
+        assert output == "hello you"
+
+
+async def deployed(url: str, token: str, path: Path) -> object:
+    """The output of an instance of code that has just been deployed."""
+    async with connect(url, token, "tenant") as client:
+        await client.accounts.create("tenant")
+        await client.deploy(path, "app")
+        status = await client.run_instance("hello", params="you")
+        return status.output
 
 
 def test_a_start_that_was_cut_short_locks_nobody_out(tmp_path: Path) -> None:
