@@ -25,7 +25,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs bench wrangler campaign-recovery campaign-simulation clean
+.PHONY: help run test check format docs bench fuzz-api wrangler campaign-recovery campaign-simulation clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -58,6 +58,10 @@ bench: $(VENV)/.ready-dev ## Measure this machine and write docs/performance.md
 	@$(BIN)/python bench/steps.py
 	@$(BIN)/python bench/waiters.py
 	@$(BIN)/python bench/http_clients.py
+
+fuzz-api: $(VENV)/.ready-dev ## Requests at random from the OpenAPI document, against a server
+	@$(BIN)/python -m pip install -q "schemathesis>=4.10,<5"
+	@$(BIN)/python -m tests.conformance.fuzz $(ARGS)
 
 wrangler: $(VENV)/.ready-dev ## Drive a server with Cloudflare's command line (skipped without Node.js)
 	@tests/wrangler/install.sh $(VENV)/wrangler || test $$? = 3 || exit 1; \

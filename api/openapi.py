@@ -38,6 +38,7 @@ class Operation(NamedTuple):
     listed: bool = False
     keyed: bool = False
     streamed: bool = False
+    content: bool = False
 
 
 def _text(description: str, **schema: Any) -> Json:
@@ -265,11 +266,12 @@ OPERATIONS = (
         shapes.StepOutputShape,
         {"status": "complete", "error": None, "output": {"indexed": 3}},
         {
-            "name": _text("The step's public name.", example="fetch-1"),
+            "name": {**_text("The step's public name.", example="fetch-1"), "required": True},
             "type": _text("Of the step.", enum=["step", "waitForEvent"], default="step"),
-            "attempt": _text("How that attempt ended, instead.", example="1"),
+            "attempt": _number("How that attempt ended, instead.", minimum=0, examples=[1]),
             "as": _text("Form of a stream.", enum=["content", "json"], default="content"),
         },
+        content=True,
     ),
     Operation(
         "get",
@@ -297,7 +299,7 @@ OPERATIONS = (
 _PATH_WORDS = {
     "account_id": ("The account; the token must reach it.", "default"),
     "workflow_name": ("The workflow's name.", "orders"),
-    "instance_id": ("The instance's id, percent-encoded (`/` is `%2F`).", "folder%2F7%2Fsync"),
+    "instance_id": ("The instance's id; as a path segment `/` is written `%2F`.", "folder/7/sync"),
     "event_type": ("The event's type.", "approval"),
     "version_id": ("A version's id.", examples.UUID),
 }
@@ -306,7 +308,10 @@ _ERRORS = {
     "401": ("No token, or an unknown one.", 10000, "auth.unauthorized"),
     "403": ("The token does not reach this account.", 9109, "auth.forbidden"),
     "404": ("No such workflow, instance or path.", 10200, "workflow.not_found"),
+    "408": ("The body did not arrive in time.", 7002, "http.request_timeout"),
     "413": ("The body or payload is too large.", 10103, "payload.too_large"),
+    "422": ("The key stands for another request.", 10109, "request.id_reused"),
+    "429": ("Too many requests; see Retry-After.", 10605, "rate.limited"),
     "503": ("Not now; see Retry-After.", 10502, "shard.unavailable"),
     "504": ("The outcome is unknown; ask again with the same key.", 10504, "outcome.unknown"),
 }
@@ -361,12 +366,18 @@ def _operation(op: Operation, result: Json, body: Json | None, list_info: Json) 
     schema = {"type": "object", "properties": answer, "required": list(answer)}
     content = {"application/json": {"schema": schema, "example": example}}
     if op.streamed:
-        content = {"text/event-stream": {"schema": result, "example": op.example}}
+        events = {"type": "string", "description": "Server-sent events; the data of each:"}
+        content = {"text/event-stream": {"schema": events, "x-event": result}}
+    if op.content:
+        content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
+    done: Json = {"200": {"description": "Done.", "content": content}}
+    if op.streamed:
+        done["204"] = {"description": "Nothing more will come."}
     made: Json = {
         "operationId": op.name,
         "summary": op.summary,
         "parameters": _parameters(op),
-        "responses": {"200": {"description": "Done.", "content": content}, **_failures()},
+        "responses": {**done, **_failures()},
     }
     if body is not None:
         made["requestBody"] = {
@@ -459,7 +470,7 @@ def _health_paths() -> Json:
         "shards",
         "Counters of each shard that answers.",
         {"d0": {"epoch": 1, "commits": 120}},
-        {"401": _failures()["401"]},
+        {status: _failures()[status] for status in ("401", "403", "429")},
     )
     del shards["get"]["security"]  # not open
     not_ready = {"503": {"description": "Some shard does not answer; see Retry-After."}}
