@@ -20,7 +20,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -30,6 +30,17 @@ from ..runtime.errors import InvalidArgument, WorkerLost
 from .keeper import Process, identify, is_alive
 
 log = logging.getLogger("toque.worker")
+_KEPT_NAMES = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_KEPT_PREFIXES = ("LC_", "PYTHON")
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of an environment is passed on to strangers' code: nothing that may be a secret."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _KEPT_NAMES or name.startswith(_KEPT_PREFIXES)
+    }
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -120,11 +131,16 @@ class ChildLauncher:
         return _Child(child, loop, ended)
 
 
+def _environment(spec: WorkerSpec) -> dict[str, str]:
+    """The trusted account's code has the server's own; no other account's sees its secrets."""
+    return dict(os.environ) if spec.account is None else child_environment(os.environ)
+
+
 def _start_child(spec: WorkerSpec, variables: dict[str, str]) -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
         [sys.executable, "-m", "toque.actors.worker"],
         stdin=subprocess.PIPE,
-        env={**os.environ, **variables},
+        env={**_environment(spec), **variables},
         start_new_session=True,  # Ctrl-C on the terminal is not for it
     )
     assert child.stdin is not None

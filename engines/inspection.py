@@ -17,11 +17,11 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from ..actors.worker import child_environment
 from ..runtime import limits
 from ..runtime.errors import BundleInvalid, BundleRefused, WorkflowLoadError
 from .archive import Bundle
@@ -35,8 +35,6 @@ from .bundle_store import (
 )
 
 _REPORT_BYTES_MAX = limits.MIB
-_KEPT_NAMES = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-_KEPT_PREFIXES = ("LC_", "PYTHON")
 _FAILED = 3
 """The child's exit code for code that can't be deployed; what it printed says why."""
 
@@ -46,15 +44,6 @@ class Report(msgspec.Struct, frozen=True):
 
     manifest: Manifest | None = None
     error: str = ""
-
-
-def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment is passed on to strangers' code: nothing that may be a secret."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in _KEPT_NAMES or name.startswith(_KEPT_PREFIXES)
-    }
 
 
 async def inspect_bundle(

@@ -29,6 +29,11 @@ class Order(toque.WorkflowEntrypoint):
 class Where(toque.WorkflowEntrypoint):
     async def run(self, event, step):
         return os.getpid()
+
+
+class Secret(toque.WorkflowEntrypoint):
+    async def run(self, event, step):
+        return os.environ.get("A_SECRET")
 """
 NEW = """
 import os
@@ -112,7 +117,10 @@ async def test_without_its_code_an_instance_waits_until_it_is_there_again(
         assert status.output[:2] == ["paid 7", "shipped"]
 
 
-async def test_each_account_has_an_interpreter_of_its_own(tmp_path: Path) -> None:
+async def test_each_account_has_an_interpreter_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", "of the server")
     path = app_of(tmp_path, OLD)
     async with start_embedded(tmp_path / "data", app_path=path) as runtime:
         pids = []
@@ -124,6 +132,9 @@ async def test_each_account_has_an_interpreter_of_its_own(tmp_path: Path) -> Non
             ]
         assert pids[::2] == pids[1::2]
         assert len(set(pids)) == 3
+        for account, seen in (("default", "of the server"), ("a", None)):
+            run = await runtime.client(account).run_instance("Secret", timeout=WAIT_S)
+            assert run.output == seen
 
 
 async def test_objects_go_on_with_what_has_their_name(tmp_path: Path) -> None:
