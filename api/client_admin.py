@@ -254,7 +254,10 @@ class ScriptsClient(_Part):
             BundleRefused: it does not import on the server; the text says why.
             WorkflowOwned: a name belongs to another script.
         """
-        file = Path(path)
+        file = Path(check.path(path, "path", "path='app.py'"))
+        check.flag(take_over, "take_over")
+        if script is not None:
+            check.text(script, "script", "script='orders'")
         bundle = await asyncio.to_thread(read_app, file)
         name = check_script_name(file.resolve().name if script is None else script)
         return await self._backend.manage(

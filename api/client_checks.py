@@ -6,7 +6,9 @@ a right example; a wrong type never ends in an `AttributeError` from deep inside
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
 from typing import Any, NoReturn
 
 from ..engines.durations import Duration, duration_ms
@@ -32,6 +34,13 @@ def text(value: object, what: str, right: str) -> str:
     """A text that is not empty."""
     if not isinstance(value, str) or not value:
         refuse(what, value, "a text", right)
+    return value
+
+
+def path(value: object, what: str, right: str) -> str | PathLike[str]:
+    """The path of a file or a folder."""
+    if not isinstance(value, (str, PathLike)) or not os.fspath(value):
+        refuse(what, value, "a path", right)
     return value
 
 

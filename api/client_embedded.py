@@ -6,12 +6,14 @@ against a server.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 
+from ..gatekeeper.refusals import RateLimited
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument
 from . import shapes, watching_shapes
@@ -55,6 +57,7 @@ class EmbeddedBackend:
     def __init__(self, plane: ControlPlane, account: str) -> None:
         self._plane = plane
         self._account = self.account = account
+        self._retry_for_s = limits.CLIENT_RETRY_FOR_MS / 1000
 
     @property
     def wait_max_ms(self) -> int:
@@ -62,29 +65,50 @@ class EmbeddedBackend:
         return limits.WAIT_MAX_MS
 
     def with_options(self, options: CallOptions) -> EmbeddedBackend:
-        """This one: a call within the process has the control plane's own deadline."""
-        return self
+        """Another one for as long. A call's own time-out is the control plane's deadline."""
+        if options.retry_for_s is None:
+            return self
+        other = EmbeddedBackend(self._plane, self._account)
+        other._retry_for_s = options.retry_for_s
+        return other
+
+    async def _in_turn(self, create: Callable[[], Awaitable[T]]) -> T:
+        """Create, again when the rate allows it: as clients over HTTP obey `Retry-After`."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._retry_for_s
+        while True:
+            try:
+                return await create()
+            except RateLimited as error:
+                pause_s = error.data["retry_after_ms"] / 1000
+                if loop.time() + pause_s >= until:
+                    raise
+            await asyncio.sleep(pause_s)
 
     async def create(
         self, workflow: str, new: NewInstance, wait_ms: int, request_id: str
     ) -> InstanceStatus:
-        view = await self._plane.create_instance(
-            self._account,
-            workflow,
-            instance_id=new.instance_id,
-            params=new.params,
-            wait_ms=wait_ms,
-            request_id=request_id,
-            source="binding",
-            retention=new.retention,
+        view = await self._in_turn(
+            lambda: self._plane.create_instance(
+                self._account,
+                workflow,
+                instance_id=new.instance_id,
+                params=new.params,
+                wait_ms=wait_ms,
+                request_id=request_id,
+                source="binding",
+                retention=new.retention,
+            )
         )
         return _seen(_status, shapes.created_and_waited(view))
 
     async def create_batch(
         self, workflow: str, news: list[NewInstance], request_id: str
     ) -> list[str]:
-        result = await self._plane.create_instances(
-            self._account, workflow, news, request_id=request_id, source="binding"
+        result = await self._in_turn(
+            lambda: self._plane.create_instances(
+                self._account, workflow, news, request_id=request_id, source="binding"
+            )
         )
         return [view.id for view in result.created]
 

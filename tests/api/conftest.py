@@ -174,6 +174,10 @@ class FakeRouter:
             self.settings,
         )
 
+    def Account_delete_workflow(self, account: str, name: str) -> WorkflowRecord:
+        self.generation += 1
+        return self.workflows[account].pop(name)
+
     def Clearing_begin(self, key: str, how: str, statuses: list[str], job: str) -> bool:
         return self.clearings.setdefault(key, (how, statuses, job))[2] == job
 

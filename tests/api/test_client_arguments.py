@@ -62,6 +62,7 @@ RIGHT: dict[str, Any] = {
     "event_type": "go",
     "name": "fetch-1",
     "changes": 5,
+    "path": __file__,
 }
 """Values of the parameters that have no default."""
 ANYTHING = {"params", "payload", "expected"}
