@@ -39,10 +39,14 @@ def doctor(
     if flags.data is not None and flags.url is None:
         try:
             found = look_at(flags.data, fix)
-        except DataDirInUse:
+        except DataDirInUse as busy:
             if fix:
                 raise  # what runs is not to be changed behind its back
-            found = asyncio.run(_running(flags))
+            try:
+                found = asyncio.run(_running(flags))
+            except InvalidArgument:  # its server is not known
+                hint = "Or ask the server that runs, with --url and --token."
+                raise DataDirInUse(f"{busy} {hint}", busy.data) from None
     elif fix:
         raise InvalidArgument("--fix mends a stopped directory; name it with --data DIR.")
     else:

@@ -314,10 +314,13 @@ def test_mending_may_be_killed_at_any_point(data: Path) -> None:
 
 
 def test_what_runs_is_not_mended_and_what_is_no_directory_is_refused(
-    data: Path, tmp_path: Path
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("TOQUE_URL", raising=False)
     directory = DataDir.open(data)
     try:
+        told = CliRunner().invoke(app, ["doctor", "--data", str(data)])
+        assert (told.exit_code, "--url" in told.stderr) == (1, True), told.stderr
         with pytest.raises(DataDirInUse):
             look_at(data, fix=True)
     finally:
