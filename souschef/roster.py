@@ -150,6 +150,8 @@ class Roster:
                 self._on_parked_report(row, report, now_ms)
             elif not self._ends.has(key, report.run_id):
                 self._enter(report)
+                if report.state == PAUSED:
+                    self._ask_newcomer(key, now_ms)
         self._settle(now_ms)
 
     @property
@@ -197,6 +199,8 @@ class Roster:
         else:
             self._doubts.pop(key, None)
             if report.seq <= seq:
+                if report.seq == seq:
+                    self._as_known(row)
                 return
             if report.state == QUEUED and state == QUEUED and report.turn == turn:
                 return
@@ -532,6 +536,21 @@ class Roster:
         self._rows.put(ORDER, (self._entity, WAKING, at_ms, key, run_id, seq, turn, shard))
         self._rows.put(PARKED, (*row[:6], WAKING, at_ms, *row[8:]))
         self._wakes(at_ms)
+
+    def _ask_newcomer(self, key: str, now_ms: int) -> None:
+        """Somebody who was not on the roster is paused. That may be late news of a run that was
+        replaced, whose end nobody tells; what is paused has no time at which it is asked."""
+        row = self._rows.get(PARKED, (self._entity, key))
+        assert row is not None, f"{key} was entered"
+        self._ask_later(row, now_ms - limits.POKE_AFTER_MS)
+
+    def _as_known(self, row: Row) -> None:
+        """It stands as it said before. If it is paused, that is enough: it is asked no more."""
+        _, key, _, _, state, _, lane, at_ms, *_ = row
+        if state == PAUSED and lane == WAKING:
+            self._change()
+            self._rows.delete(ORDER, (self._entity, WAKING, at_ms, key))
+            self._rows.put(PARKED, (*row[:6], NO_LANE, 0, *row[8:]))
 
     def _wakes(self, at_ms: int) -> None:
         if self.next_wake_ms is None or at_ms < self.next_wake_ms:

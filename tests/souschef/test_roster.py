@@ -371,6 +371,29 @@ def test_a_run_that_came_back_late_goes_when_its_successors_end_is_told_again() 
     assert roster.ended == ended
 
 
+def test_a_paused_run_that_came_back_late_goes_though_nobody_speaks_for_it() -> None:
+    roster = roster_with(0, report("ended", 9, "r2", since_ms=5_000))
+    roster.on_reports([report("paused", 7, "r1", since_ms=1_000)], 6_000)  # r2 took its place
+    assert roster.paused == 1
+    for now_ms in range(6_001, 6_001 + 4 * limits.POKE_AFTER_MS, limits.POKE_AFTER_MS + 1):
+        if roster.due_pokes(now_ms):
+            roster.on_reports([report("ended", 9, "r2", since_ms=5_000)], now_ms)
+    assert roster.live == 0
+
+
+def test_a_paused_newcomer_is_asked_until_it_has_said_so_again() -> None:
+    paused = report("paused", 2)
+    roster = roster_with(0, paused)
+    assert roster.due_pokes(6_000) == {"d0": [("acme/w/x", "r1")]}
+    assert roster.due_pokes(6_001 + limits.POKE_AFTER_MS)
+    roster.on_reports([paused], 20_000)
+    for now_ms in (40_000, 60_000):
+        assert not roster.due_pokes(now_ms)
+    assert roster.paused == 1
+    roster.on_reports([report("waiting", 3, wake_ms=90_000)], 70_000)
+    assert (roster.paused, roster.waiting) == (0, 1)
+
+
 def test_one_grant_in_eight_is_the_oldest_new_ones() -> None:
     roster = roster_with(0)
     for n in range(40):
