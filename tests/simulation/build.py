@@ -16,6 +16,7 @@ from toque.runtime.rpc import Router
 from toque.runtime.simloop import LoopClock
 from toque.runtime.simprocess import SimProcess
 
+from .codecs import sealing
 from .program import program_entry
 from .stores import SimStore, StoreOfAnyEpoch
 
@@ -34,11 +35,16 @@ class Hooks:
         self._process = process
         self.owner: Owner | None = None
 
-    def begin(self, run: str, step: str, attempt: int, seen: list[Any], once: bool) -> int:
+    @property
+    def _fenced(self) -> bool:
+        return self.owner is not None and self.owner.fenced
+
+    def begin(
+        self, run: str, life: str, step: str, attempt: int, seen: list[Any], once: bool
+    ) -> int:
         world, name = self._world, self._process.name
-        world.bodies.seen(run, [(step_name, token) for step_name, token in seen if token])
-        fenced = self.owner is not None and self.owner.fenced
-        if self.owner is not None and not fenced:
+        world.bodies.seen(run, [(step_name, token) for step_name, token in seen if token], life)
+        if self.owner is not None and not self._fenced:
             world.promises.hold(
                 "user code runs only in a slot",
                 world.disk.is_running(run),
@@ -48,9 +54,15 @@ class Hooks:
                 "what is deleted runs no more", run not in world.deleted, run, step, name
             )
         now_s = world.loop.time()
-        token = world.bodies.begin((run, step, attempt), name, now_s, once, fenced=fenced)
+        token = world.bodies.begin(
+            (run, life, step, attempt), name, now_s, once, fenced=self._fenced
+        )
         world.trace.note("body", name, run, step, attempt, "is", token)
         return token
+
+    def undoing(self, run: str, life: str, step: str, output: Any) -> None:
+        if output is not None:
+            self._world.bodies.seen(run, [(step, output)], life)
 
     def end(self, token: int) -> None:
         self._world.bodies.end(token, self._world.loop.time())
@@ -97,6 +109,7 @@ def _settings(world: World) -> ShardSettings:
         souschefs=layout.souschefs,
         writer="inline",
         commit_delay=world.commit_delay,
+        codecs=sealing(),
         synchronous="OFF",
         store=StoreOfAnyEpoch if sabotage.no_epoch_check else SimStore,
         faults=faults,

@@ -19,6 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from .parts import Sabotage
+from .sabotage import bugs
 from .scenario import Report, run_seed
 
 FAILURES_MAX = 20
@@ -47,16 +48,26 @@ FAULTS = (
     "repeat",
     "delay",
     "limit changed",
+    "paused by a client",
+    "resumed by a client",
+    "cancelled by a client",
+    "terminated by a client",
+    "terminated with rollback by a client",
+    "restarted by a client",
+    "restarted from a step by a client",
+    "deleted by a client",
     "client tries again",
     "client gives up",
     "create refused as a duplicate",
 )
 CHECKS = (
+    "a cancelled run cleans up",
     "a create that was refused runs nothing",
-    "a failed store ends its owner at once",
     "a deleted id is free at once",
+    "a failed store ends its owner at once",
     "a fenced owner does not commit",
     "a late result of an older attempt is refused",
+    "a life has results of its own",
     "a list misses nothing acknowledged",
     "a list shows nothing twice",
     "a lowered limit lets nothing start above it",
@@ -65,7 +76,14 @@ CHECKS = (
     "a repeated batch gets the first answer",
     "a repeated create gets the first answer",
     "a repeated delete gets the first answer",
+    "a restart keeps what came before its step",
+    "a restart takes effect once",
+    "a rollback ends well",
+    "a run that has continued never goes back",
+    "a run that was replaced begins nothing",
+    "a sensitive output is shown to nobody",
     "a sleep is never short",
+    "a step ends as it must",
     "a step has a result of a body",
     "a step has one result",
     "a terminated instance is terminated",
@@ -77,22 +95,30 @@ CHECKS = (
     "an instance keeps its params",
     "at most once",
     "attempts have numbers of their own",
-    "every step has run",
     "events arrive once and in order",
+    "every step has run",
     "no event is made up",
     "nothing is left when all has ended",
+    "once a rollback has begun nothing else does",
     "one Gatekeeper call per SousChef and period",
     "one create wins an id",
+    "only who asks for it is cancelled",
     "only who asks for it is terminated",
+    "only who fails undoes what it did",
+    "payloads go through the codec",
     "recorded result is of a body that ended",
     "recorded result never changes",
     "recorded step never runs again",
+    "rollbacks run one after the other",
     "running <= ledger",
     "running <= limit",
     "running <= the workflow's own limit",
     "the ledger keeps to the limit",
     "user code runs only in a slot",
     "what is deleted runs no more",
+    "what is undone has been undone",
+    "what is shielded is done though the run is cancelled",
+    "who fails undoes what it did",
 )
 
 
@@ -112,7 +138,9 @@ def play(
     folder = new_folder()
     logging.disable(logging.CRITICAL)
     try:
-        return run_seed(seed, folder, Sabotage(**dict.fromkeys(sabotage, True)), echo, ignored)
+        with bugs(sabotage) as switches:
+            given = Sabotage(**dict.fromkeys(switches, True))
+            return run_seed(seed, folder, given, echo, ignored)
     finally:
         logging.disable(logging.NOTSET)
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,10 +10,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from toque.api.changes import Change, StepRef
 from toque.api.listing import ListQuery
 from toque.api.service import NewInstance
+from toque.engines.failures import StepNotFound, StepUndone
+from toque.engines.views import InstanceView
 from toque.gatekeeper.messages import ACCOUNT_KIND
-from toque.runtime.codec import encode_json
+from toque.runtime.codec import decode_json, encode_json
 from toque.runtime.errors import (
     InstanceAlreadyExists,
     InstanceFinished,
@@ -23,6 +26,7 @@ from toque.runtime.errors import (
 )
 from toque.runtime.ids import EntityRef
 
+from .making import Script
 from .parts import FrontEnd, FrontEndDied
 from .promises import FINAL, Claim
 from .verdict import Errand
@@ -106,7 +110,7 @@ class Clients:
         world, claim = self.world, errand.claim
         request_id = f"{errand.id}-{request}"
         params = encode_json(errand.params(request))
-        known = claim.final
+        known = claim.known()
         wait_ms = 30_000 if self.entropy.randrange(6) == 0 else 0
 
         async def work(front: FrontEnd) -> Any:
@@ -133,7 +137,7 @@ class Clients:
         first = errands[0].claim
         bodies = [encode_json(errand.params(0)) for errand in errands]
         new = [NewInstance(e.id, body) for e, body in zip(errands, bodies, strict=True)]
-        known = [errand.claim.final for errand in errands]
+        known = [errand.claim.known() for errand in errands]
 
         async def work(front: FrontEnd) -> Any:
             return await front.plane.create_instances(
@@ -154,7 +158,7 @@ class Clients:
     async def look(self, errand: Errand) -> Any:
         """Read the instance with its steps."""
         claim = errand.claim
-        was_acked, known = claim.acked, claim.final
+        was_acked, known = claim.acked, claim.known()
 
         async def work(front: FrontEnd) -> Any:
             return await front.plane.get_instance(claim.account, claim.workflow, errand.id)
@@ -176,7 +180,7 @@ class Clients:
             return await front.plane.wait_instance(claim.account, claim.workflow, errand.id, 60_000)
 
         while True:
-            was_acked, known = claim.acked, claim.final
+            was_acked, known = claim.acked, claim.known()
             try:
                 view = await self._try(f"wait {errand.id}", work, stubborn=True)
             except InstanceNotFound:
@@ -186,10 +190,12 @@ class Clients:
             if view.status in FINAL:
                 return
 
-    async def send_events(self, errand: Errand, event_type: str, count: int) -> None:
+    async def send_events(
+        self, errand: Errand, event_type: str, count: int, first: int = 0
+    ) -> None:
         """Send events of one type, each after the one before was acknowledged."""
         claim, world = errand.claim, self.world
-        for number in range(count):
+        for number in range(first, first + count):
             await asyncio.sleep(self.entropy.random() ** 2 * 10)
             payload = encode_json(number)
             errand.sent[event_type].append(None)
@@ -215,52 +221,80 @@ class Clients:
             errand.sent[event_type][number] = at_ms
             world.trace.note("event", errand.id, event_type, number)
 
-    async def terminate(self, errand: Errand) -> None:
-        """Terminate the instance."""
-        claim, known = errand.claim, errand.claim.final
+    async def terminate(self, errand: Errand, *, rollback: bool = False) -> None:
+        """Terminate the instance, perhaps after undoing what it did."""
+        known = errand.claim.known()
         errand.may_be_terminated = True
-
-        async def work(front: FrontEnd) -> Any:
-            return await front.plane.change_status(
-                claim.account,
-                claim.workflow,
-                errand.id,
-                "terminate",
-                request_id=f"{errand.id}-end",
+        what = Change("terminate", rollback=rollback)
+        try:
+            request = "undo" if rollback else "end"
+            view = await self._change(errand, what, request, stubborn=False)
+        except GivenUp:
+            return
+        if view is not None and not rollback and errand.claim.known().restarts == known.restarts:
+            self.world.promises.hold(
+                "a terminated instance is terminated", view.status == "terminated", errand.id
             )
 
+    async def restart(self, errand: Errand, number: int, fork: str = "") -> None:
+        """Restart the instance, from a step if one is named; until it is answered."""
+        claims, bodies = self.world.claims, self.world.bodies
+        claims.restarting(errand.claim)
+        before = None
+        if fork:
+            errand.fork = fork
+            before = bodies.restarts_from(errand.run, errand.kept_by(fork))
+        else:
+            errand.is_counted_anew = True
+        what = Change("restart", from_step=StepRef(fork) if fork else None)
         try:
-            view = await self._try(f"terminate {errand.id}", work, stubborn=False)
-        except (GivenUp, InvalidTransition):
-            return
-        except InstanceNotFound:
-            self.world.claims.missing(claim, claim.acked)
-            return
-        self.world.trace.note("terminated", errand.id, view.status)
-        self.world.claims.viewed(claim, view, known)
-        self.world.promises.hold(
-            "a terminated instance is terminated", view.status == "terminated", errand.id
-        )
+            await self._change(errand, what, f"restart-{number}", stubborn=True)
+        except (StepNotFound, StepUndone):
+            bodies.restarts_from(errand.run, before)
+            self.world.faults["restart refused"] += 1
+        finally:
+            claims.restarted(errand.claim)
 
-    async def pause_a_while(self, errand: Errand) -> None:
+    async def pause(self, errand: Errand, request: str) -> None:
+        """Pause the instance; until it is answered."""
+        await self._change(errand, Change("pause"), f"pause-{request}", stubborn=True)
+
+    async def resume(self, errand: Errand, request: str) -> None:
+        """Resume it; until it is answered."""
+        await self._change(errand, Change("resume"), f"resume-{request}", stubborn=True)
+
+    async def pause_a_while(self, errand: Errand, *, stubborn: bool) -> None:
         """Pause the instance, and resume it; a pause may come late, so until it has ended."""
         try:
-            await self._change(errand, "pause", "pause", stubborn=False)
+            await self._change(errand, Change("pause"), "pause", stubborn=stubborn)
         except GivenUp:
             pass
         number = 0
         while errand.claim.final is None:
             await asyncio.sleep(self.entropy.random() * 15)
             number += 1
-            if not await self._change(errand, "resume", f"resume-{number}", stubborn=True):
+            resume = Change("resume")
+            if await self._change(errand, resume, f"resume-{number}", stubborn=True) is None:
                 return
 
-    async def live_again(self, account: str, workflow: str, id: str, programs: list[Any]) -> None:
-        """One id has several lives: each but the last is deleted, early or late."""
+    async def live_again(
+        self,
+        account: str,
+        workflow: str,
+        id: str,
+        scripts: list[Script],
+        *,
+        goes: bool,
+        stirs: bool = True,
+    ) -> None:
+        """One id has several lives: each is deleted, early or late; the last only if it `goes`.
+
+        `stirs`: something else may have been done with it before.
+        """
         world, hold = self.world, self.world.promises.hold
-        for life, ops in enumerate(programs):
+        for life, script in enumerate(scripts):
             run = f"{account}/{workflow}/{id}#{life}"
-            params = encode_json({"run": run, "ops": ops})
+            params = encode_json(script.params(run))
 
             async def create(front: FrontEnd, life: int = life, params: bytes = params) -> Any:
                 return await front.plane.create_instance(
@@ -278,14 +312,18 @@ class Clients:
             except InstanceAlreadyExists as error:
                 hold("a deleted id is free at once", False, run, error)
                 return
-            hold("a new life is its own", view.params == params, run, view.params)
-            if life == len(programs) - 1:
+            self._is_of(run, view)
+            is_last = life == len(scripts) - 1
+            if is_last and not goes:
                 while view.status not in FINAL:
                     view = await self._try(f"wait {id}", wait, stubborn=True)
-                hold("a new life is its own", view.params == params, run, view.params)
-                hold("a program ends as it must", view.status == "complete", run, view.error)
+                self._is_of(run, view)
+                wanted = "errored" if script.doomed else "complete"
+                hold("a program ends as it must", view.status == wanted, run, view.error)
                 return
             await asyncio.sleep(self.entropy.random() ** 2 * 10)
+            if stirs:
+                await self._stir(account, workflow, id, f"{id}*{life}")
             try:
                 await self._try(f"delete {id}", delete, stubborn=True)
             except InstanceNotFound as error:
@@ -294,19 +332,43 @@ class Clients:
             hold("a repeated delete gets the first answer", True)
             hold("a deleted id is free at once", True)
             world.deleted.add(run)
+            world.faults["deleted by a client"] += 1
             world.trace.note("deleted", run)
+
+    def _is_of(self, run: str, view: InstanceView) -> None:
+        shown = decode_json(view.params)["run"]
+        self.world.promises.hold("a new life is its own", shown == run, run, shown)
+
+    async def _stir(self, account: str, workflow: str, id: str, request: str) -> None:
+        """Something may have been done with an instance before it is deleted."""
+        changes = (*("pause", "cancel", "restart", Change("terminate", rollback=True), "", "", ""),)
+        change = changes[self.entropy.randrange(len(changes))]
+        if not change:
+            return
+
+        async def work(front: FrontEnd) -> Any:
+            return await front.plane.change_status(
+                account, workflow, id, change, request_id=request
+            )
+
+        try:
+            await self._try(f"stir {id}", work, stubborn=True)
+        except InvalidTransition:
+            pass
 
     async def cancel(self, errand: Errand) -> None:
         """Cancel the instance."""
-        errand.may_be_terminated = True
+        errand.may_be_cancelled = True
         try:
-            await self._change(errand, "cancel", "cancel", stubborn=False)
+            await self._change(errand, Change("cancel"), "cancel", stubborn=False)
         except GivenUp:
             pass
 
-    async def _change(self, errand: Errand, change: str, request: str, *, stubborn: bool) -> bool:
-        """A change of status. False: refused, since it has ended (or is not there)."""
-        claim, known = errand.claim, errand.claim.final
+    async def _change(
+        self, errand: Errand, change: Change, request: str, *, stubborn: bool
+    ) -> InstanceView | None:
+        """A change of status. None: refused, since it has ended (or is not there)."""
+        claim, known, world = errand.claim, errand.claim.known(), self.world
 
         async def work(front: FrontEnd) -> Any:
             return await front.plane.change_status(
@@ -318,15 +380,18 @@ class Clients:
             )
 
         try:
-            view = await self._try(f"{change} {errand.id}", work, stubborn=stubborn)
+            view: InstanceView = await self._try(
+                f"{change.change} {errand.id}", work, stubborn=stubborn
+            )
         except InvalidTransition:
-            return False
+            return None
         except InstanceNotFound:
-            self.world.claims.missing(claim, claim.acked)
-            return False
-        self.world.trace.note(change, errand.id, view.status)
-        self.world.claims.viewed(claim, view, known)
-        return True
+            world.claims.missing(claim, claim.acked)
+            return None
+        world.faults[f"{_told(change)} by a client"] += 1
+        world.trace.note(change.change, errand.id, view.status)
+        world.claims.viewed(claim, view, known)
+        return view
 
     # --- lists ------------------------------------------------------------------------------
 
@@ -358,3 +423,12 @@ class Clients:
             for claim in self.world.claims.acknowledged
             if (claim.account, claim.workflow) == (account, workflow)
         ]
+
+
+def _told(change: Change) -> str:
+    """A change, as it is counted."""
+    if change.change == "restart":
+        return "restarted from a step" if change.from_step else "restarted"
+    if change.change == "terminate":
+        return "terminated with rollback" if change.rollback else "terminated"
+    return {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}[change.change]

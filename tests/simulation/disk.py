@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from .codecs import HEAD, SEALED_ACCOUNT
 from .promises import Promises
 
 
@@ -211,14 +212,30 @@ class Disk:
             if (rows := self.rows(shard, sql))
         ]
 
+    def check_sealed(self, shards: list[str]) -> None:
+        """What one account keeps has gone through its codec."""
+        for shard in shards:
+            for table, column in _SEALED:
+                rows = self.rows(shard, f"SELECT entity, {column} FROM {table}")
+                bare = [
+                    entity
+                    for entity, kept in rows
+                    if entity.startswith(f"{SEALED_ACCOUNT}/") and not kept.startswith(HEAD)
+                ]
+                if rows:
+                    told = (shard, table, *bare[:5])
+                    self._promises.hold("payloads go through the codec", not bare, *told)
+
     def check_quiet(self, shards: list[str]) -> None:
         """Everything has ended: nothing is held, owed or due any more."""
         left = self.left_overs(shards)
         self._promises.hold("nothing is left when all has ended", not left, *left)
 
 
+_SEALED = (("instances", "blob"), ("steps", "blob"), ("payloads", "body"), ("events", "payload"))
 _LEFT_OVERS = (
     ("instances that run", "SELECT entity FROM instances WHERE active = 1"),
+    ("tombstones", "SELECT entity FROM tombstones"),
     ("messages in the outbox", "SELECT * FROM outbox"),
     ("slots held", "SELECT entity, key FROM souschef_held"),
     ("instances parked at a SousChef", "SELECT entity, key, state FROM souschef_parked"),

@@ -14,6 +14,7 @@ from typing import Any
 from toque.runtime.codec import decode_json
 
 from .clients import Clients
+from .making import Script
 from .parts import Layout
 from .program import Op
 from .promises import PromiseBroken
@@ -72,7 +73,7 @@ async def _work(world: World) -> list[Any]:
     errands = []
     for number, ops in enumerate(PROGRAMS):
         claim = world.claims.of("acme", "alpha", IDS[number])
-        errands.append(Errand(claim, [ops], world.promises, world.bodies))
+        errands.append(Errand(claim, [Script([ops])], world.promises, world.bodies))
     work = [_one(clients, number, errand) for number, errand in enumerate(errands)]
     async with asyncio.timeout(END_S_MAX):
         await asyncio.gather(*work)

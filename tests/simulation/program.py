@@ -1,73 +1,111 @@
 """Workflows made from a seed: random programs over every feature, run by one entry point.
 
-A program is JSON: a list of operations. What its end must be is known beforehand (`expected`),
-whatever crashes meanwhile. Bodies report their starts and ends to the run's `Bodies` through
-`hooks`, and return their token, so that each result names the execution that it came from.
+A program is JSON: a list of operations. What its end must be is known beforehand (see
+`verdict`), whatever crashes meanwhile. Bodies report their starts and ends to the run's `Bodies`
+through `hooks`, and return their token, so that each result names the execution that it came
+from. A script is one program or several, each of which continues as the next.
 
-operations: `["do", name, mode, n, ms]`, `["sleep", name, ms]`, `["until", name, ms]`,
-`["event", name, type, timeout_ms]`, `["gather", [ops], [ops], ...]`, `["race", [ops], [ops], ...]`.
-Modes of `do`: `ok`; `flaky` (the first n attempts fail); `fatal` (fails for good after n
-retries); `refuse` (not retryable); `late` (the first attempt outlives its time-out, and its
-result comes after the second began); `once` (no retries).
+operations: `["do", name, mode, n, ms]`, `["stream", name, ms]`, `["graph", name, ms]`,
+`["sleep", name, ms]`, `["until", name, ms]`, `["event", name, type, timeout_ms]`,
+`["take", name, type, n, timeout_ms]`, `["shield", name, [ops]]`, `["hurry", name, ms, [ops]]`, and
+with branches `[ops]`: `["gather", ...]`, `["group", ...]`, `["soon", ...]`, `["race", ...]`.
+
+Modes of `do`: `ok`; `flaky` (the first n attempts fail); `told` (as flaky, a function tells the
+delay); `fatal` (fails for good after n retries); `refuse` (not retryable); `late` (the first
+attempt outlives its time-out, and its result comes after the second began); `once` (no retries);
+`overdue` (fails until its deadline); `secret` (its output is shown to nobody); `undo` (it has a
+rollback, whose first n attempts fail); `broken` (as `refuse`, and it has a rollback).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from toque.engines.failures import EventTimeout, NonRetryableError, StepFailed
-from toque.runtime.entropy import Entropy
+from toque.engines.streams import Stream
 
 Op = list[Any]
 
 EVENT_TYPES = ("order", "note")
 _LATE_TIMEOUT_MS = 400
+MAY_FAIL = ("fatal", "refuse", "once", "overdue", "broken")
+"""Modes whose steps may fail."""
+HAS_UNDO = ("undo", "broken")
+BRANCHED = ("gather", "group", "soon", "race")
+UNSURE = ("race", "hurry")
+"""What is in them may be given up."""
+CLEANUP = "cleanup"
+DOOM = "Doomed"
+_STREAM_PARTS = 3
 
 
 class BodyHooks(Protocol):
     """Where bodies report; one per process."""
 
-    def begin(self, run: str, step: str, attempt: int, seen: list[Any], once: bool) -> int:
+    def begin(
+        self, run: str, life: str, step: str, attempt: int, seen: list[Any], once: bool
+    ) -> int:
         """A body starts, after its run has seen those results; gives its token."""
+
+    def undoing(self, run: str, life: str, step: str, output: Any) -> None:
+        """A rollback starts and is given the step's result."""
 
     def end(self, token: int) -> None:
         """It is about to end."""
 
 
 def program_entry(hooks: BodyHooks) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:
-    """`run` for one process: runs the program in its params, `{"run": its name, "ops": [...]}`."""
+    """`run` for one process: runs the script in its params (see `making.Script`)."""
 
     async def run(event: Any, step: Any) -> dict[str, Any]:
-        runner = _Runner(event.payload["run"], step, hooks, event.timestamp)
-        await runner.all_of(event.payload["ops"])
-        return {"seen": runner.seen, "events": runner.events}
+        given = event.payload
+        runner = _Runner(given, step, hooks, event.timestamp)
+        try:
+            await runner.all_of(given["ops"])
+        except asyncio.CancelledError:
+            if given["cleanup"]:
+                async with step.shield():
+                    await runner.op_do(CLEANUP, "ok", 0, 100)
+            raise
+        known = {"seen": runner.carried + runner.seen, "events": runner.events}
+        if given["then"]:
+            ops, *then = given["then"]
+            after = {"part": given["part"] + 1, "ops": ops, "then": then, "carried": known}
+            step.continue_as_new({**given, **after})
+        if given["doomed"]:
+            raise NonRetryableError(DOOM, DOOM, {"seen": known["seen"]})
+        return known
 
     return run
 
 
 class _Runner:
-    def __init__(self, run: str, step: Any, hooks: BodyHooks, began: Any) -> None:
-        self.run = run
+    def __init__(self, given: Any, step: Any, hooks: BodyHooks, began: Any) -> None:
+        self.run: str = given["run"]
+        self.life: str = step._core.whose.run
         self.step = step
         self.hooks = hooks
         self.began = began
+        self.carried: list[Any] = given["carried"]["seen"]
         self.seen: list[Any] = []
-        self.events: list[Any] = []
+        self.events: list[Any] = list(given["carried"]["events"])
 
     async def all_of(self, ops: list[Op]) -> None:
         for op in ops:
             await getattr(self, f"op_{op[0]}")(*op[1:])
 
-    async def op_do(self, name: str, mode: str, n: int, ms: int) -> None:
+    # --- steps ------------------------------------------------------------------------------
+
+    def _body(self, name: str, mode: str, n: int, ms: int) -> Callable[..., Awaitable[Any]]:
         known = list(self.seen)
-        hooks, run = self.hooks, self.run
+        hooks, run, life = self.hooks, self.run, self.life
 
         async def body(ctx: Any) -> Any:
             attempt = ctx.attempt
-            token = hooks.begin(run, name, attempt, known, mode == "once")
+            token = hooks.begin(run, life, name, attempt, known, mode == "once")
             try:
                 await asyncio.sleep(_length_ms(mode, attempt, ms) / 1000)
             except asyncio.CancelledError:
@@ -75,20 +113,92 @@ class _Runner:
                     raise
                 await asyncio.sleep(ms / 1000)  # an author's body that will not be stopped
             hooks.end(token)
-            if mode == "refuse":
+            if mode in ("refuse", "broken"):
                 raise NonRetryableError(str(token))
-            if mode == "fatal" or (mode == "flaky" and attempt <= n):
+            if mode in ("fatal", "overdue") or (mode in ("flaky", "told") and attempt <= n):
                 raise ValueError(str(token))
             return token
 
+        return body
+
+    def _undo(self, name: str, n: int, ms: int) -> Callable[..., Awaitable[Any]]:
+        known = list(self.seen)
+        hooks, run, life = self.hooks, self.run, self.life
+
+        async def undo(ctx: Any, output: Any) -> Any:
+            hooks.undoing(run, life, name, output)
+            token = hooks.begin(run, life, undo_name(name), ctx.attempt, known, False)
+            await asyncio.sleep(ms / 1000)
+            hooks.end(token)
+            if ctx.attempt <= n:
+                raise ValueError(str(token))
+            return token
+
+        return undo
+
+    async def op_do(self, name: str, mode: str, n: int, ms: int) -> None:
+        body, options = self._body(name, mode, n, ms), {}
+        if mode in HAS_UNDO:
+            retries = {"limit": n + 1, "delay": 0.2, "backoff": "constant"}
+            options = {
+                "rollback": self._undo(name, n, 2 * ms),
+                "rollback_config": {"retries": retries},
+            }
         try:
-            result = await self.step.do(name, body, config=_config(mode, n))
+            result = await self.step.do(name, body, config=_config(mode, n), **options)
         except StepFailed as error:
             self.seen.append([name, int(error.message) if error.message.isdigit() else 0])
-            if mode not in ("fatal", "refuse", "once"):
+            if mode not in MAY_FAIL:
                 raise
         else:
             self.seen.append([name, result])
+
+    async def op_stream(self, name: str, ms: int) -> None:
+        """A stream, and a step that reads it."""
+        write = self._body(name, "ok", 0, ms)
+
+        async def chunks(token: int) -> Any:
+            for _ in range(_STREAM_PARTS):
+                yield f"{token} ".encode() * 50
+
+        async def body(ctx: Any) -> Any:
+            return chunks(await write(ctx))
+
+        stream = await self.step.do(name, body, config=_config("ok", 0))
+        await self.step.sleep(f"{name}-gap", ms * 4 / 1000)  # in which much may happen
+        read = self._body(reader_name(name), "ok", 0, ms)
+
+        async def reading(ctx: Any) -> Any:
+            token = await read(ctx)
+            assert isinstance(stream, Stream)
+            (found,) = set(stream.read().split())
+            return [token, int(found)]
+
+        token, found = await self.step.do(reader_name(name), reading, config=_config("ok", 0))
+        self.seen += [[reader_name(name), token], [name, found]]
+
+    async def op_graph(self, name: str, ms: int) -> None:
+        """Declared steps: the third depends on the first two, the second on the first."""
+        do, names = self.step.do, graph_names(name)
+        one, two, all_three = (self._body(each, "ok", 0, ms) for each in names)
+
+        async def first(ctx: Any) -> Any:
+            return await one(ctx)
+
+        async def second(ctx: Any, first: int) -> Any:
+            return [await two(ctx), first]
+
+        async def third(ctx: Any, first: int, second: list[int]) -> Any:
+            assert second[1] == first
+            return [await all_three(ctx), second[0], first]
+
+        a = do(names[0])(first)
+        b = do(names[1], depends=[a])(second)
+        c = do(names[2], depends=[a, b], concurrent=ms % 2 == 0)(third)
+        tokens = await c()
+        self.seen += [[each, token] for each, token in zip(reversed(names), tokens, strict=True)]
+
+    # --- waits ------------------------------------------------------------------------------
 
     async def op_sleep(self, name: str, ms: int) -> None:
         await self.step.sleep(name, ms / 1000)
@@ -105,8 +215,34 @@ class _Runner:
         else:
             self.events.append([event_type, got.payload])
 
+    async def op_take(self, name: str, event_type: str, n: int, timeout_ms: int) -> None:
+        events = self.step.events(event_type, name=name, timeout=timeout_ms / 1000, limit=n)
+        async for got in events:
+            self.events.append([event_type, got.payload])
+
+    # --- at the same time -------------------------------------------------------------------
+
+    async def op_shield(self, name: str, ops: list[Op]) -> None:
+        async with self.step.shield():
+            await self.all_of(ops)
+
+    async def op_hurry(self, name: str, ms: int, ops: list[Op]) -> None:
+        try:
+            await asyncio.wait_for(self.all_of(ops), ms / 1000)
+        except TimeoutError:
+            pass
+
     async def op_gather(self, *branches: list[Op]) -> None:
         await asyncio.gather(*(self.all_of(branch) for branch in branches))
+
+    async def op_group(self, *branches: list[Op]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for branch in branches:
+                group.create_task(self.all_of(branch))
+
+    async def op_soon(self, *branches: list[Op]) -> None:
+        for soon in asyncio.as_completed([self.all_of(branch) for branch in branches]):
+            await soon
 
     async def op_race(self, *branches: list[Op]) -> None:
         tasks = [asyncio.ensure_future(self.all_of(branch)) for branch in branches]
@@ -129,97 +265,28 @@ def _config(mode: str, n: int) -> dict[str, Any]:
     if mode == "late":
         retries = {"limit": 3, "delay": 0.1, "backoff": "constant"}
         return {"retries": retries, "timeout": _LATE_TIMEOUT_MS / 1000}
+    if mode == "told":
+        told = {"limit": n, "delay": lambda ctx, error: 0.2 * ctx.attempt, "backoff": "constant"}
+        return {"retries": told, "timeout": 600}
+    if mode == "overdue":
+        often = {"limit": 50, "delay": 0.4, "backoff": "constant"}
+        return {"retries": often, "timeout": 600, "deadline": 2}
     if mode in ("fatal", "flaky"):
         return {"retries": {"limit": n, "delay": 0.5, "backoff": "exponential"}, "timeout": 600}
-    return {"retries": {"limit": 2, "delay": 0.3, "backoff": "linear"}, "timeout": 600}
+    config = {"retries": {"limit": 2, "delay": 0.3, "backoff": "linear"}, "timeout": 600}
+    return {**config, "sensitive": "output"} if mode == "secret" else config
 
 
-# --- making programs ---
+def undo_name(step: str) -> str:
+    """What a step's rollback is called in reports of bodies."""
+    return f"undo {step}"
 
 
-class ProgramMaker:
-    """Draws programs.
-
-    Args:
-        entropy: the seed's.
-        size: how many operations at the top level, at most.
-    """
-
-    def __init__(self, entropy: Entropy, size: int = 5) -> None:
-        self._entropy = entropy
-        self._size = size
-        self._names = 0
-
-    def program(self) -> list[Op]:
-        """A program; names of steps are used once in it."""
-        self._names = 0
-        return [self._op(2) for _ in range(1 + self._entropy.randrange(self._size))]
-
-    def _ms(self, most: int) -> int:
-        return 1 + int(most * self._entropy.random() ** 2)
-
-    def _name(self, kind: str) -> str:
-        self._names += 1
-        return f"{kind}{self._names}"
-
-    def _op(self, depth: int) -> Op:
-        draw = self._entropy.randrange(100)
-        if depth and draw < 10:
-            return ["gather", *self._branches(depth)]
-        if depth and draw < 16:
-            return ["race", *self._branches(depth)]
-        if draw < 28:
-            return ["sleep", self._name("nap"), self._ms(8_000)]
-        if draw < 33:
-            return ["until", self._name("until"), self._ms(20_000)]
-        if draw < 43:
-            kind = EVENT_TYPES[self._entropy.randrange(len(EVENT_TYPES))]
-            return ["event", self._name("wait"), kind, 500 + self._ms(15_000)]
-        return self._do()
-
-    def _branches(self, depth: int) -> list[list[Op]]:
-        return [
-            [self._op(depth - 1) for _ in range(1 + self._entropy.randrange(2))]
-            for _ in range(2 + self._entropy.randrange(2))
-        ]
-
-    def _do(self) -> Op:
-        modes = ("ok", "ok", "ok", "ok", "flaky", "flaky", "fatal", "refuse", "late", "once")
-        mode = modes[self._entropy.randrange(len(modes))]
-        n = 1 + self._entropy.randrange(2) if mode in ("flaky", "fatal") else 0
-        return ["do", self._name(mode), mode, n, self._ms(1_500)]
+def reader_name(step: str) -> str:
+    """The step that reads a step's stream."""
+    return f"{step}-read"
 
 
-def steps_of(ops: list[Op]) -> dict[str, str]:
-    """Name and mode of each `do` that runs for certain (not in a race)."""
-    found: dict[str, str] = {}
-    for op in ops:
-        if op[0] == "do":
-            found[op[1]] = op[2]
-        elif op[0] == "gather":
-            for branch in op[1:]:
-                found.update(steps_of(branch))
-    return found
-
-
-def waits_of(ops: list[Op]) -> int:
-    """How many waits for events a program makes for certain."""
-    found = 0
-    for op in ops:
-        if op[0] == "event":
-            found += 1
-        elif op[0] == "gather":
-            found += sum(waits_of(branch) for branch in op[1:])
-    return found
-
-
-def lengths_of(ops: list[Op], kind: str) -> dict[str, int]:
-    """The last argument of each `sleep` (its length) or `event` (its time-out), by name."""
-    found: dict[str, int] = {}
-    for op in ops:
-        if op[0] == kind:
-            found[op[1]] = op[-1]
-        elif op[0] in ("gather", "race"):
-            for branch in op[1:]:
-                found.update(lengths_of(branch, kind))
-    return found
+def graph_names(name: str) -> tuple[str, str, str]:
+    """The steps of a `graph`."""
+    return f"{name}a", f"{name}b", f"{name}c"

@@ -17,19 +17,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from toque.runtime import limits
 from toque.runtime.entropy import Entropy
 from toque.runtime.simnet import Weather
 
 from .clients import Clients, GivenUp
+from .making import ProgramMaker, forks_of, waits_of
 from .parts import Layout, Sabotage
-from .program import EVENT_TYPES, ProgramMaker, waits_of
+from .program import EVENT_TYPES
 from .promises import PromiseBroken
 from .verdict import Errand
 from .world import World
 
 FAULTS_S = 40.0
 HEAL_S_MAX = 240.0
-QUIET_S_MAX = 120.0
+QUIET_S_MAX = 120.0 + limits.DELETION_REMEMBERED_MS / 1000
+"""The last tombstones go when their requests are forgotten."""
 EVENTS_MAX = 3_000_000
 
 SUDDEN = ("crash", "all", "zombie", "pause", "front", "stall", "disk", "evict", "reset", "clock")
@@ -91,7 +94,7 @@ def plan_of(entropy: Entropy) -> Plan:
             commit_ms=(0.5, 2.0, 8.0)[draw(3)],
         ),
         features=features,
-        instances=10 + draw(41),
+        instances=10 + draw(33),
         accounts=["acme", "zeta"][: 1 + draw(2)],
         workflows=["alpha", "beta", "gamma"][: 1 + draw(3)],
     )
@@ -159,6 +162,7 @@ class Run:
         )
 
     def _heal(self) -> None:
+        self.world.disk.check_sealed(list(self.world.sites))
         self.world.heal()
         self.world.disk.calm_since_s = self.world.loop.time()
         self.clients.impatience = 0.0
@@ -181,10 +185,13 @@ class Run:
         """Wait until nothing is left over."""
         world = self.world
         until = world.loop.time() + QUIET_S_MAX
+        pause_s = 1.0
         while world.loop.time() < until and world.disk.left_overs(list(world.sites)):
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(pause_s)
+            pause_s = min(20.0, pause_s * 1.2)
             world.promises.raise_broken()
         world.disk.check_quiet(list(world.sites))
+        world.disk.check_sealed(list(world.sites))
         world.promises.raise_broken()
 
     async def _judge(self, errand: Errand) -> None:
@@ -202,17 +209,18 @@ class Run:
         account = self.plan.accounts[draw(len(self.plan.accounts))]
         workflow = self.plan.workflows[draw(len(self.plan.workflows))]
         maker = ProgramMaker(self.entropy)
-        programs = [maker.program() for _ in range(1 + (draw(10) == 0))]
+        scripts = [maker.script() for _ in range(1 + (draw(10) == 0))]
         claim = world.claims.of(account, workflow, f"job/{number}")
-        errand = Errand(claim, programs, world.promises, world.bodies)
+        errand = Errand(claim, scripts, world.promises, world.bodies)
         self.errands.append(errand)
         start_s, dies, looks = self.entropy.random() * 30, draw(12) == 0, draw(4) == 0
         again, dies_s = draw(8) == 0, self.entropy.random() * 12
-        pauses, cancels = draw(5) == 0, draw(14) == 0
-        waits = waits_of(programs[0])
+        pauses, cancels, undoes = draw(5) == 0, draw(7) == 0, draw(14) == 0
+        restarts = draw(7) == 0
+        waits = waits_of(scripts[0].ops)
         events = {kind: draw(waits + 2) if waits else 0 for kind in EVENT_TYPES}
         await asyncio.sleep(start_s)
-        creates = [_quietly(clients.create(errand, n)) for n in range(len(programs))]
+        creates = [_quietly(clients.create(errand, n)) for n in range(len(scripts))]
         if again:
             creates.append(_quietly(clients.create(errand)))
         await asyncio.gather(*creates)
@@ -222,10 +230,34 @@ class Run:
         if dies:
             also.append(_after(dies_s, partial(clients.terminate, errand)))
         if pauses:
-            also.append(_after(dies_s / 2, partial(clients.pause_a_while, errand)))
+            pause = partial(clients.pause_a_while, errand, stubborn=restarts)
+            also.append(_after(dies_s / 2, pause))
         if cancels:
             also.append(_after(dies_s, partial(clients.cancel, errand)))
+        if undoes:
+            also.append(_after(dies_s, partial(clients.terminate, errand, rollback=True)))
+        if restarts and errand.claim.acked:
+            also.append(self._restart(errand))
         await asyncio.gather(clients.wait(errand), *also)
+        if errand.claim.restarts:
+            await clients.wait(errand)
+
+    async def _restart(self, errand: Errand) -> None:
+        """Once or twice from the start, or once from a step; early, or when it has ended."""
+        draw = self.entropy.randrange
+        forks = forks_of(errand.script)
+        if forks and draw(2):
+            await self._early_or_late(errand)
+            await self.clients.restart(errand, 1, forks[draw(len(forks))][0])
+            return
+        for number in range(1 + draw(2)):
+            await self._early_or_late(errand)
+            await self.clients.restart(errand, number)
+
+    async def _early_or_late(self, errand: Errand) -> None:
+        if self.entropy.randrange(2):
+            await self.clients.wait(errand)
+        await asyncio.sleep(self.entropy.random() ** 2 * 10)
 
     async def _batch(self, batch: str) -> None:
         """Several instances by one request."""
@@ -236,8 +268,7 @@ class Run:
         errands = []
         for n in range(2 + draw(5)):
             claim = self.world.claims.of(account, workflow, f"{batch}/{n}")
-            programs = [maker.program()]
-            errands.append(Errand(claim, programs, self.world.promises, self.world.bodies))
+            errands.append(Errand(claim, [maker.script()], self.world.promises, self.world.bodies))
         self.errands += errands
         await asyncio.sleep(self.entropy.random() * 30)
         await self.clients.create_batch(errands, batch)
@@ -249,9 +280,10 @@ class Run:
         account = self.plan.accounts[draw(len(self.plan.accounts))]
         workflow = self.plan.workflows[draw(len(self.plan.workflows))]
         maker = ProgramMaker(self.entropy, size=3)
-        programs = [maker.program() for _ in range(2 + draw(2))]
+        scripts = [maker.script() for _ in range(2 + draw(2))]
         await asyncio.sleep(self.entropy.random() * 25)
-        await self.clients.live_again(account, workflow, f"lives/{number}", programs)
+        goes = draw(2) == 0
+        await self.clients.live_again(account, workflow, f"lives/{number}", scripts, goes=goes)
 
     async def _look_around(self, errand: Errand) -> None:
         for _ in range(5):

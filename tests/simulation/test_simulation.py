@@ -109,6 +109,34 @@ def test_a_deliberate_bug_is_found(
     pytest.fail(f"{SEEDS_UNTIL_FOUND_MAX} seeds did not find {sabotage}")
 
 
+@pytest.mark.parametrize(
+    ("bug", "hint", "expected"),
+    [
+        ("undo_twice", 25, "recorded step never runs again"),
+        ("undo_oldest_first", 1, "who fails undoes what it did"),
+        ("events_lost_at_continue", 0, "events arrive once and in order"),
+        ("no_shield", 2, "a cancelled run cleans up"),
+        ("delete_untold", 0, "nothing is left when all has ended"),
+        ("restart_keeps_first", 5, "a life has results of its own"),
+        ("fork_drops_kept", 2, "a restart keeps what came before its step"),
+        ("restart_twice", 13, "an end that was seen stays"),
+        ("stream_unnamed", 0, "a program ends as it must"),
+        ("no_codec", 0, "payloads go through the codec"),
+        ("secret_shown", 0, "a sensitive output is shown to nobody"),
+    ],
+)
+def test_a_bug_in_an_operation_is_found(bug: str, hint: int, expected: str) -> None:
+    """`hint`: a seed that finds it, to be tried first; others do too."""
+    found = []
+    for seed in (hint, *range(SEEDS_UNTIL_FOUND_MAX)):
+        report = play(seed, (bug,))
+        if report.broken is not None:
+            found.append(report.broken.promise)
+            if report.broken.promise == expected:
+                return
+    pytest.fail(f"{SEEDS_UNTIL_FOUND_MAX} seeds did not find {bug}, but {found}")
+
+
 def test_a_failure_tells_seed_promise_and_trace() -> None:
     report = play(0, ("grant_outside_ledger",))
     assert report.broken is not None

@@ -1,7 +1,7 @@
 """What is asked for, and whether what came of it is right.
 
-An errand is one instance that clients want: its program, the events that it is sent, and what
-may befall it. When it has ended, `judge` holds its end against the program, the executions of
+An errand is one instance that clients want: its script, the events that it is sent, and what
+may befall it. When it has ended, `judge` holds its end against the script, the executions of
 its bodies and the events that were acknowledged.
 """
 
@@ -12,8 +12,12 @@ from typing import Any
 
 from toque.runtime.codec import decode_json
 
-from .program import EVENT_TYPES, Op, lengths_of, steps_of
-from .promises import Bodies, Claim, Promises
+from .making import Script, forks_of, lengths_of, shields_of, steps_of
+from .program import CLEANUP, DOOM, EVENT_TYPES, HAS_UNDO, MAY_FAIL, undo_name
+from .promises import FINAL, Bodies, Claim, Promises
+
+UNDO_TYPE = "rollback"
+_SHOWN_TO_NOBODY = b'"[REDACTED]"'
 
 
 class Errand:
@@ -21,17 +25,27 @@ class Errand:
 
     Args:
         claim: what they know of it.
-        programs: what each create asks to run (several, if one id is created twice).
+        scripts: what each create asks to run (several, if one id is created twice).
+
+    Attributes:
+        sent: by type, when each event was taken; None: not known to have been.
+        may_be_terminated, may_be_cancelled: somebody asks for it.
+        fork: the step that it is restarted from, if it ever is.
+        is_counted_anew: it is restarted from the start, which drops events.
     """
 
     def __init__(
-        self, claim: Claim, programs: list[list[Op]], promises: Promises, bodies: Bodies
+        self, claim: Claim, scripts: list[Script], promises: Promises, bodies: Bodies
     ) -> None:
         self.claim = claim
         self.id = claim.id
-        self.programs = programs
+        self.scripts = scripts
         self.sent: dict[str, list[int | None]] = {kind: [] for kind in EVENT_TYPES}
         self.may_be_terminated = False
+        self.may_be_cancelled = False
+        self.fork = ""
+        self.is_counted_anew = False
+        self._run_ids: set[str] = set()
         self._promises = promises
         self._bodies = bodies
 
@@ -42,7 +56,7 @@ class Errand:
 
     def params(self, request: int) -> dict[str, Any]:
         """The params of a create."""
-        return {"run": self.run_name(request), "ops": self.programs[request]}
+        return self.scripts[request].params(self.run_name(request))
 
     @property
     def winner(self) -> int:
@@ -50,85 +64,197 @@ class Errand:
         made_by = self.claim.request_id
         return 0 if "#" in made_by else int(made_by.rsplit("-", 1)[1])
 
+    @property
+    def run(self) -> str:
+        """The run that the winner asked for."""
+        return self.run_name(self.winner)
+
+    @property
+    def script(self) -> Script:
+        """Its script."""
+        return self.scripts[self.winner]
+
+    def kept_by(self, fork: str) -> list[str]:
+        """The steps that a restart from that step keeps."""
+        return dict(forks_of(self.script))[fork]
+
     def saw_steps(self, view: Any) -> None:
         """A client saw the steps' results: from now on they are final."""
         if not self.claim.acked:
             return
-        run = self.run_name(self.winner)
+        self._run_ids.add(view.run_id)
+        modes = {**steps_of(self.script.ops, certain=False), CLEANUP: "ok"}
         for step in view.steps:
-            if step.type == "step" and step.success and step.output is not None:
-                name = step.name.rsplit("-", 1)[0]
-                self._bodies.seen(run, [(name, int(decode_json(step.output)))])
+            name = _plain(step)
+            if step.type == UNDO_TYPE and step.success:
+                self._bodies.undone(self.run, view.run_id, undo_name(name))
+            if step.type != "step" or not step.success or step.output is None:
+                continue
+            mode = modes[name]
+            if mode == "secret":
+                self._promises.hold(
+                    "a sensitive output is shown to nobody",
+                    step.output == _SHOWN_TO_NOBODY,
+                    f"{self.run} {name}: {step.output!r}",
+                )
+            elif mode != "stream":
+                found = decode_json(step.output)
+                token = found[0] if isinstance(found, list) else found
+                self._bodies.seen(self.run, [(name, int(token))], view.run_id)
+
+    # --- the end ----------------------------------------------------------------------------
 
     def judge(self, view: Any, *, true_clocks: bool = True) -> None:
         """The instance has ended: is that how it had to end?
 
         `true_clocks`: no clock was set meanwhile, so that recorded times can be compared.
         """
-        hold, claim = self._promises.hold, self.claim
-        hold("an acknowledged create ends", view.status in _ENDS, self.id, view.status)
-        for request in range(len(self.programs)):
+        hold = self._promises.hold
+        hold("an acknowledged create ends", view.status in FINAL, self.id, view.status)
+        for request in range(len(self.scripts)):
             if request != self.winner:
                 hold(
                     "a create that was refused runs nothing",
                     not self._bodies.ran(self.run_name(request)),
                     self.run_name(request),
                 )
+        self._judge_lives()
+        self._judge_rollback(view)
         if view.status == "terminated":
-            hold("only who asks for it is terminated", self.may_be_terminated, self.id)
+            self._judge_terminated(view)
             return
+        doomed = self.script.doomed
         hold(
             "a program ends as it must",
-            view.status == "complete",
+            view.status == ("errored" if doomed else "complete")
+            and (view.error.name == DOOM if doomed else view.error is None),
             f"{self.id}: {view.status} {view.error} {view.params!r}",
         )
         if view.status == "complete":
-            hold("an end has its output", claim.final is not None and view.output is not None)
-            self._judge_output(decode_json(view.output))
-            self._judge_events(decode_json(view.output)["events"])
-            if true_clocks:
-                self._judge_timeouts(view)
-                self._judge_sleeps(view)
+            hold("an end has its output", self.claim.final is not None and view.output is not None)
+            output = decode_json(view.output)
+            self._judge_output(view, output["seen"])
+            self._judge_events(output["events"])
+        elif view.status == "errored" and view.error.data:
+            self._judge_output(view, decode_json(view.error.data)["seen"])
+        if true_clocks:
+            self._judge_timeouts(view)
+            self._judge_sleeps(view)
 
-    def _judge_output(self, output: dict[str, Any]) -> None:
-        run = self.run_name(self.winner)
+    def _judge_lives(self) -> None:
+        """Each restart that was asked for, and each continuation, made one life at most."""
+        lives = self._run_ids | set(self._bodies.lives_of(self.run))
+        self._promises.hold(
+            "a restart takes effect once",
+            len(lives) <= len(self.script.parts) + self.claim.restarts,
+            f"{self.run}: {len(lives)} lives, {self.claim.restarts} restarts",
+        )
+
+    def _judge_terminated(self, view: Any) -> None:
         hold = self._promises.hold
-        results: dict[str, int] = dict(output["seen"])
-        hold("a step has one result", len(results) == len(output["seen"]), run, output["seen"])
-        self._bodies.seen(run, [(name, token) for name, token in results.items() if token])
-        for name, mode in steps_of(self.programs[self.winner]).items():
+        if view.error is None or view.error.name != "Cancelled":
+            hold("only who asks for it is terminated", self.may_be_terminated, self.id)
+            return
+        hold("only who asks for it is cancelled", self.may_be_cancelled, self.id)
+        done = {_plain(step) for step in view.steps if step.type == "step" and step.finished}
+        begun = {_plain(step) for step in view.steps if step.type == "step"}
+        for names in shields_of(self.script.ops):
+            if begun.intersection(names):
+                hold(
+                    "what is shielded is done though the run is cancelled",
+                    done.issuperset(names),
+                    f"{self.run}: of {names} only {sorted(done.intersection(names))}",
+                )
+        if self.script.cleanup and view.started_ms is not None:
+            hold("a cancelled run cleans up", CLEANUP in done, self.run, sorted(begun))
+
+    def _judge_rollback(self, view: Any) -> None:
+        """Who fails undoes what it did, newest first, each once, one after the other."""
+        hold = self._promises.hold
+        modes = steps_of(self.script.ops, certain=False)
+        undone = [_plain(step) for step in view.steps if step.type == UNDO_TYPE]
+        did = [
+            _plain(step)
+            for step in view.steps
+            if step.type == "step" and modes.get(_plain(step)) in HAS_UNDO and step.attempts_total
+        ]
+        if view.status == "complete" or view.rollback is None:
+            hold("only who fails undoes what it did", not undone, self.run, undone)
+            if view.status == "errored":
+                hold("who fails undoes what it did", not did, self.run, did)
+            return
+        is_complete = view.rollback.outcome == "complete"
+        may_be_cut = self.may_be_terminated  # a second terminate ends a rollback
+        hold("a rollback ends well", is_complete or may_be_cut, self.run, view.rollback)
+        expected = did[::-1] if is_complete else did[::-1][: len(undone)]
+        hold("who fails undoes what it did", undone == expected, self.run, did, "undone", undone)
+        last_s = 0.0
+        for name in undone:
+            starts = self._bodies.of(self.run, view.run_id, undo_name(name))
+            ends = [e.end_s for e in starts if e.end_s is not None]
+            hold(
+                "rollbacks run one after the other",
+                not starts or starts[0].start_s >= last_s,
+                f"{self.run} {name}",
+            )
+            last_s = max(ends, default=last_s)
+
+    def _judge_output(self, view: Any, seen: list[Any]) -> None:
+        run = self.run
+        hold = self._promises.hold
+        results: dict[str, int] = dict(seen)
+        hold("a step has one result", len(results) == len(seen), run, seen)
+        for name, token in results.items():
+            if token:
+                self._bodies.ended_with(run, name, token)
+        for name, mode in steps_of(self.script.ops).items():
             token = results.get(name)
-            hold("every step has run", token is not None, f"{run} {name}: {output}")
-            if token is not None and mode != "once":
+            hold("every step has run", token is not None, f"{run} {name}: {seen}")
+            if token is not None and mode not in ("once", "overdue"):
                 hold("a step has a result of a body", token > 0, f"{run} {name} {mode}")
+        for step in view.steps:
+            mode = steps_of(self.script.ops, certain=False).get(_plain(step), "")
+            if step.type == "step" and step.finished and mode:
+                hold(
+                    "a step ends as it must",
+                    mode in ("once",) or step.success is (mode not in MAY_FAIL),
+                    f"{run} {step.name}: {step.success} {step.error}",
+                )
 
     def _judge_events(self, received: list[Any]) -> None:
         """Each acknowledged event once, in order, and to whoever waited in time."""
         hold = self._promises.hold
-        taken: Counter[str] = Counter()
+        first = None if self.is_counted_anew else -1  # a restart drops what came before it
+        after: dict[str, int | None] = dict.fromkeys(EVENT_TYPES, first)
         for kind, payload in received:
-            if payload is not None:
-                hold(
-                    "events arrive once and in order",
-                    payload == taken[kind],
-                    f"{self.id} {kind}: {payload} came after {taken[kind]} others: {received}",
-                )
-                taken[kind] += 1
+            if payload is None:
+                continue
+            last = after[kind]
+            hold(
+                "events arrive once and in order",
+                last is None or payload == last + 1,
+                f"{self.id} {kind}: {payload} came after {last}: {received}",
+            )
+            after[kind] = payload
         for kind in EVENT_TYPES:
             hold(
                 "no event is made up",
-                taken[kind] <= len(self.sent[kind]),
+                (after[kind] or 0) < max(1, len(self.sent[kind])),
                 f"{self.id} {kind}: {received} of {self.sent[kind]}",
             )
 
     def _judge_timeouts(self, view: Any) -> None:
         """A wait that timed out had nothing to take: what came before its deadline was taken."""
-        timeouts = lengths_of(self.programs[self.winner], "event")
+        if self.is_counted_anew:
+            return
+        timeouts = lengths_of(self.script.ops, "event", "take")
+        carried = decode_json(view.params)["carried"]["events"]
+        before = Counter(kind for kind, payload in carried if payload is not None)
         waits = [step for step in view.steps if step.type == "waitForEvent"]
         for wait in waits:
             if wait.error is None or wait.error.name != "EventTimeout":
                 continue
-            deadline_ms = wait.start_ms + timeouts[wait.name.rsplit("-", 1)[0]]
+            deadline_ms = wait.start_ms + timeouts[_plain(wait)]
             taken = [
                 other
                 for other in waits
@@ -137,7 +263,8 @@ class Errand:
                 and other.end_ms <= wait.end_ms
             ]
             sent = self.sent[wait.event_type]
-            waiting = [at for at in sent[len(taken) :] if at is not None and at < deadline_ms]
+            left = sent[before[wait.event_type] + len(taken) :]
+            waiting = [at for at in left if at is not None and at < deadline_ms]
             self._promises.hold(
                 "an event that is there is taken",
                 not waiting,
@@ -147,10 +274,10 @@ class Errand:
 
     def _judge_sleeps(self, view: Any) -> None:
         """No sleep ended early."""
-        lengths = lengths_of(self.programs[self.winner], "sleep")
+        lengths = lengths_of(self.script.ops, "sleep")
         for step in view.steps:
             if step.type == "sleep" and step.success:
-                length_ms = lengths.get(step.name.rsplit("-", 1)[0], 0)
+                length_ms = lengths.get(_plain(step), 0)
                 self._promises.hold(
                     "a sleep is never short",
                     step.end_ms - step.start_ms >= length_ms,
@@ -158,4 +285,7 @@ class Errand:
                 )
 
 
-_ENDS = ("complete", "errored", "terminated")
+def _plain(step: Any) -> str:
+    """A step's name in its script."""
+    name: str = step.name.rsplit("-", 1)[0]
+    return name.removeprefix("rollback ")

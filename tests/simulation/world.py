@@ -42,7 +42,7 @@ class World:
 
     Args:
         seed: decides everything.
-        folder: where the shards' files go; empty.
+        folder: where the shards' files go, and their streams; empty.
         layout: how many of what.
         sabotage: deliberate faults.
         echo: told each trace line.
@@ -59,7 +59,8 @@ class World:
         ignored: frozenset[str] = frozenset(),
     ) -> None:
         self.seed = seed
-        self.folder = folder
+        self.folder = folder / "shards"
+        self.folder.mkdir()
         self.layout = layout
         self.sabotage = sabotage or Sabotage()
         self.loop = VirtualTimeLoop()
@@ -70,7 +71,7 @@ class World:
         self.bodies = Bodies(self.promises)
         self.deleted: set[str] = set()
         self.claims = Claims(self.promises, self.bodies)
-        self.disk = Disk(folder, self.promises, layout.limit)
+        self.disk = Disk(self.folder, self.promises, layout.limit)
         self.faults: Counter[str] = Counter()
         self.placement = Placement(layout.data_shards, layout.control_shards)
         self.network = SimNetwork(self.loop, self.entropy("network"), self.trace, NEVER_REPEATED)
