@@ -120,8 +120,8 @@ def codes(error: APIStatusError) -> list[int | None]:
 async def test_workflows(served: Served, mode: Mode) -> None:
     async with using(served, mode) as sdk:
         await sdk.create("Orders", "w", params='"x"')
-        found = await sdk.all(sdk.workflows.list, per_page=2)
-        assert [each.name for each in found] == ["Ask", "Fail", "Nap", "Orders", "Retry", "Stream"]
+        found = [each.name for each in await sdk.all(sdk.workflows.list, per_page=2)]
+        assert found == ["Ask", "Fail", "Nap", "Orders", "Retry", "Stream"]
         assert [each.name for each in await sdk.all(sdk.workflows.list, search="Ord")] == ["Orders"]
         one = await sdk(sdk.workflows.get, "Orders")
         assert (one.name, one.class_name, one.script_name) == ("Orders", "Orders", "shop_app.py")
@@ -146,6 +146,25 @@ async def test_versions(served: Served, mode: Mode) -> None:
         assert [node.type for node in graph.graph.workflow.nodes] == ["start", "step_do"]
         with pytest.raises(NotFoundError):
             await sdk(versions.get, "none", workflow_name="Orders")
+
+
+@modes
+async def test_a_workflow_is_registered_changed_and_removed(served: Served, mode: Mode) -> None:
+    async with using(served, mode) as sdk:
+        name = mode.name
+        named: dict[str, Any] = {"class_name": "Orders", "script_name": "shop_app.py"}
+        made = await sdk(sdk.workflows.update, name, **named)
+        assert (made.name, made.class_name, made.is_deleted) == (name, "Orders", 0)
+        assert made.terminator_running == 0
+        changed = await sdk(
+            sdk.workflows.update, name, concurrency={"limit": 5}, limits={"steps": 7}, **named
+        )
+        assert changed.id == made.id
+        gone = await sdk(sdk.workflows.delete, name)
+        assert gone.status == "ok"
+        with pytest.raises(NotFoundError) as missing:
+            await sdk(sdk.workflows.get, name)
+        assert codes(missing.value) == [10200]
 
 
 # --- creating -----------------------------------------------------------------------------------
