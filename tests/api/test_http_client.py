@@ -12,6 +12,7 @@ import pytest
 
 from toque.api.client import Client
 from toque.api.client_http import HttpBackend, connect
+from toque.gatekeeper.refusals import RateLimited
 from toque.runtime.entropy import SeededEntropy
 from toque.runtime.errors import (
     InstanceAlreadyExists,
@@ -244,3 +245,14 @@ async def test_waits_are_durations_and_request_ids_are_checked(plane: Any, kind:
         await one.terminate(request_id="p4")
         await one.restart(request_id="p5")
         await one.delete(request_id="p6")
+
+
+@both
+async def test_creates_over_the_rate_are_made_a_little_later(plane: Any, how: str) -> None:
+    told = {"of": "workflow", "limit": 1, "retry_after_ms": 1}
+    async with reached(plane, how) as client:
+        plane.router.fail("create", RateLimited("slow", told), 2)
+        assert (await client.create_instance("orders", "one")).id == "one"
+        plane.router.fail("create", RateLimited("slow", told), 1)
+        with pytest.raises(RateLimited):
+            await client.with_options(retry_for=0).create_instance("orders", "two")
