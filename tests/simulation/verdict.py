@@ -197,7 +197,7 @@ class Errand:
                 not starts or starts[0].start_s >= last_s,
                 f"{self.run} {name}",
             )
-            last_s = max(ends, default=last_s)
+            last_s = min(ends, default=last_s)  # a process that hung may end an attempt late
 
     def _judge_output(self, view: Any, seen: list[Any]) -> None:
         run = self.run
