@@ -146,7 +146,8 @@ def print_instance(workflow: str, status: InstanceStatus) -> None:
 
 
 def _step_row(step: StepStatus) -> tuple[str, ...]:
-    if step.type == "step":
+    has_attempts = step.type in ("step", "rollback")
+    if has_attempts:
         state = {True: "complete", False: "errored", None: "running"}[step.success]
         if step.success is None and step.retry_at:
             state = f"retries at {step.retry_at}"
@@ -158,7 +159,7 @@ def _step_row(step: StepStatus) -> tuple[str, ...]:
     if failed is None and step.success is None and step.attempts:
         failed = step.attempts[-1].error
     result = f"{failed.name}: {failed.message}" if failed else _short(step.output)
-    attempts = str(step.attempts_total) if step.type == "step" else "-"
+    attempts = str(step.attempts_total) if has_attempts else "-"
     return (
         escape(step.name),
         step.type,

@@ -40,10 +40,10 @@ class StepStatus(msgspec.Struct, frozen=True):
     """A step, sleep or wait of an instance.
 
     Attributes:
-        type: `step`, `sleep` or `waitForEvent`.
+        type: `step`, `sleep`, `waitForEvent` or `rollback`.
         name: its public name, `name-<n>`.
         end: for an open sleep or wait, when it is to end.
-        success: for steps; None while open.
+        success: for steps and rollbacks; None while open.
         finished: for sleeps and waits.
     """
 

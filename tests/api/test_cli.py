@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from toque.api import cli_exits
 from toque.api.cli import COMMANDS, app, load
+from toque.api.cli_output import print_instance
+from toque.api.client_values import InstanceStatus, StepStatus
 from toque.runtime import limits
 
 
@@ -100,6 +102,17 @@ def test_steps_are_shown(toque: Served) -> None:
     shown = toque("instances", "describe", "orders", "one").stdout
     assert "retries at 2023-11-14T22:13:31.000Z" in shown
     assert "ValueError: no" in shown
+
+
+def test_a_rollback_shows_how_it_stands_as_a_step_does(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = [
+        StepStatus("rollback", f"rollback {name}-1", "then", success=success, attempts_total=2)
+        for name, success in (("a", True), ("b", False), ("c", None))
+    ]
+    print_instance("orders", InstanceStatus("one", "errored", steps=steps))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = [line[3:5] for line in lines if line[:1] == ["rollback"]]
+    assert shown == [["complete", "2"], ["errored", "2"], ["running", "2"]]
 
 
 @pytest.mark.parametrize(
