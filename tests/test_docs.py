@@ -17,7 +17,8 @@ from markdown_it import MarkdownIt
 
 from toque.api.admin_http import ADMIN_ROUTES
 from toque.api.cli_config import DATA_DEFAULT
-from toque.api.routes_http import ROUTES
+from toque.api.deploy_http import DEPLOY_ROUTES
+from toque.api.routes_http import BASE, ROUTES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -124,6 +125,13 @@ def test_tests_that_are_named_exist(page: str) -> None:
         assert f"def {name}(" in tests, f"{page}: `{name}`"
 
 
+def test_the_index_names_every_page() -> None:
+    linked = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text())
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert set(linked) == pages
+    assert len(linked) == len(pages), "a page stands there twice"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -137,16 +145,17 @@ def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_http_page_lists_every_route() -> None:
     page = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| `(GET|POST|PUT|PATCH|DELETE) (/workflows[^`]*)`", page, re.MULTILINE)
-    routes = {(route.method, "/" + "/".join(route.path)) for route in ROUTES}
-    assert {(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in told} == routes
-
-
-def test_the_http_page_lists_every_route_of_accounts() -> None:
-    page = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
     verbs = "GET|POST|PUT|PATCH|DELETE"
-    told = re.findall(rf"`({verbs}) (/(?:toque|client)/v\d[^`]*)`", page)
-    assert {(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in told} == {
-        (route.method, "/" + "/".join("{}" if "{" in word else word for word in route.path))
-        for route in ADMIN_ROUTES
+    base = "/client/v4/accounts/{account}"
+    told = {
+        (method, re.sub(r"\{\w+\}", "{}", base + path if path.startswith("/workflows") else path))
+        for method, path in re.findall(rf"`({verbs}) (/(?:workflows|toque|client)[^`]*)`", page)
+    }
+    routes = {
+        *((route.method, (*BASE, *route.path)) for route in ROUTES),
+        *((route.method, route.path) for route in (*ADMIN_ROUTES, *DEPLOY_ROUTES)),
+    }
+    assert told == {
+        (method, "/" + "/".join("{}" if "{" in word else word for word in path))
+        for method, path in routes
     }
