@@ -1,4 +1,7 @@
-"""Limits of accounts and workflows: what they are, and changes of them, without transport."""
+"""Limits of accounts and workflows: what they are, and changes of them, without transport.
+
+The Account holds what was set; what was not set is told as its default.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the routes of accounts and tokens take and give."""
+"""What the routes of accounts and tokens take and give.
+
+A token's text is in the answer that makes it, and in no other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Errors of accounts, tokens, rates and queue room."""
+"""Errors of accounts, tokens, rates and queue room.
+
+Each refuses before anything is made; its code and number never change.
+"""
 
 from __future__ import annotations
 

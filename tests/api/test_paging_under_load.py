@@ -39,10 +39,8 @@ async def test_each_earlier_instance_is_listed_once(tmp_path: Path, query: dict[
         creating = asyncio.ensure_future(create_for_ever())
         try:
             await begun.wait()
-            seen = [
-                line.id
-                async for line in client.list_instances("Park", per_page=10, **query)  # type: ignore[arg-type]
-            ]
+            lines = client.list_instances("Park", per_page=10, **query)  # type: ignore[arg-type]
+            seen = [line.id async for line in lines]
         finally:
             creating.cancel()
             await asyncio.gather(creating, return_exceptions=True)
