@@ -246,10 +246,6 @@ METRICS_ROWS_MAX = 2_000  # SousChefs, accounts, workflows that a shard tells fi
 METRICS_WORKFLOWS_MAX = 500  # that have series of their own; the others share one
 METRICS_KEPT_MS = 1_000  # scrapes in between get the last page
 METRICS_TIMEOUT_MS = 4_000  # how long a scrape waits for shards
-METRICS_ROWS_MAX = 2_000  # SousChefs, accounts, workflows that a shard tells figures of
-METRICS_WORKFLOWS_MAX = 500  # that have series of their own; the others share one
-METRICS_KEPT_MS = 1_000  # scrapes in between get the last page
-METRICS_TIMEOUT_MS = 4_000  # how long a scrape waits for shards
 READY_PROBE_MS = 5 * SECOND_MS  # how often a shard that is asked tries its disk
 
 # the SDK client

@@ -125,6 +125,25 @@ def test_tests_that_are_named_exist(page: str) -> None:
         assert f"def {name}(" in tests, f"{page}: `{name}`"
 
 
+def test_each_limit_is_set_once() -> None:
+    found = re.findall(r"^([A-Z_]+) = ", (ROOT / "runtime" / "limits.py").read_text(), re.MULTILINE)
+    assert sorted(found) == sorted(set(found))
+
+
+def test_the_house_has_every_folder() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    house = text.partition("## The house")[2].partition("\n## ")[0]
+    drawn = set(re.findall(r"(\w+)/ ", house + " "))
+    packages = {path.parent.name for path in ROOT.glob("*/py.typed")}
+    assert packages < drawn
+    assert all((ROOT / name).is_dir() for name in drawn)
+
+
+def test_who_contributes_is_told_of_every_target() -> None:
+    told = re.findall(r"`?make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert make_targets() - {"help"} <= set(told)
+
+
 def test_the_index_names_every_page() -> None:
     linked = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text())
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
