@@ -16,6 +16,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from toque.api.admin_http import ADMIN_ROUTES
+from toque.api.apps import App
 from toque.api.cli_config import DATA_DEFAULT
 from toque.api.deploy_http import DEPLOY_ROUTES
 from toque.api.routes_http import BASE, ROUTES
@@ -160,6 +161,17 @@ def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
         code = compile("\n" * line + block, str(ROOT / page), "exec")
         if not block.startswith(NOT_RUN):
             exec(code, vars(module))
+
+
+def test_the_file_of_the_tutorial_is_an_app(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    (block,) = (b for _, b in code_blocks(text, "python") if b.startswith("# shop.py\n"))
+    path = tmp_path / "shop.py"
+    path.write_text(block, encoding="utf-8")
+    found = App.from_file(path)
+    assert [(one.name, one.payload_type.__name__) for one in found.definitions] == [
+        ("Shop", "Order")
+    ]
 
 
 def test_the_http_page_lists_every_route() -> None:
