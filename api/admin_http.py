@@ -72,7 +72,7 @@ class AdminRoutes:
 
     async def _shards(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
-        return msgspec.json.encode(await self._plane.statistics())
+        return shapes.answer(await self._plane.statistics())
 
     async def _verify_token(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())

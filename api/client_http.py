@@ -84,7 +84,6 @@ def _read(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 _lines = msgspec.json.Decoder(_LinesEnvelope)
-_shards = msgspec.json.Decoder(dict[str, dict[str, Any]])
 
 
 def connect(
@@ -273,7 +272,10 @@ class HttpBackend:
         return await self._call(WorkflowSummary, "GET", f"/{workflow}")
 
     async def statistics(self) -> dict[str, dict[str, Any]]:
-        return await self._transport.call(_shards, "GET", f"{self._origin}/toque/v1/shards")
+        kind = dict[str, dict[str, Any]]
+        url = f"{self._origin}/toque/v1/shards"
+        found = await self._transport.call(_read(kind), "GET", url)
+        return found.result
 
     async def manage(
         self,

@@ -1,313 +1,49 @@
 """The OpenAPI document: every REST route, with schemas and examples.
 
-The schemas are made from the very types that requests are parsed into and answers are made of,
-so the document says what the server does.
+What is described stands in `openapi_operations` and `openapi_admin`; here it becomes a document.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import re
+from typing import Any
 
 import msgspec
 
 from ..runtime import limits
 from . import openapi_examples as examples
-from . import shapes, version_shapes, watched
-from .changes import STATUS_CHANGES
-from .listing import STATUSES
-from .requests import CreateBody, IdsBody, StatusBody, StatusesBody
+from . import shapes
+from .admin_http import ADMIN_ROUTES
+from .deploy_http import DEPLOY_ROUTES
+from .openapi_admin import ADMIN_OPERATIONS
+from .openapi_operations import WORKFLOW_OPERATIONS, Json, Operation
+from .routes_http import BASE, ROUTES
 
+OPERATIONS = (*WORKFLOW_OPERATIONS, *ADMIN_OPERATIONS)
 _REF = "#/components/schemas/{name}"
-_BASE = "/client/v4/accounts/{account_id}/workflows"
-
-Json = dict[str, Any]
-
-
-class Operation(NamedTuple):
-    """One documented route. `query` maps a parameter to its schema and description."""
-
-    method: str
-    path: str
-    name: str
-    summary: str
-    result: Any
-    example: Any
-    query: Json
-    body: Any = None
-    body_example: Any = None
-    listed: bool = False
-    keyed: bool = False
-    streamed: bool = False
-    content: bool = False
-
-
-def _text(description: str, **schema: Any) -> Json:
-    return {"schema": {"type": "string", **schema}, "description": description}
-
-
-def _number(description: str, **schema: Any) -> Json:
-    return {"schema": {"type": "integer", **schema}, "description": description}
-
-
-_WAIT = _text(
-    "Answer when the instance has ended, at the latest after this time: a number with a unit, "
-    f"`500ms`, `30s`, `2m`; at most {limits.WAIT_MAX_MS // 1000}s.",
-    examples=["30s"],
-)
-_PAGE = _number("Page, from 1. Prefer `cursor`.", minimum=1)
-_PER_PAGE = _number(
-    "Rows of a page.", minimum=1, maximum=limits.PER_PAGE_MAX, default=limits.PER_PAGE_DEFAULT
-)
-_CURSOR = _number("`eventId` of the last event seen; 0: from the start.", minimum=0, default=0)
-_FILTER = _text(
-    "Only events of these types, with commas between.", examples=["step_completed,step_errored"]
-)
-_LIMIT = _number(
-    "Events of a page.", minimum=1, maximum=limits.EVENTS_PAGE_MAX, default=limits.EVENTS_PAGE_MAX
-)
-
-OPERATIONS = (
-    Operation(
-        "get",
-        "",
-        "listWorkflows",
-        "List the account's workflows by name.",
-        shapes.WorkflowShape,
-        [examples.WORKFLOW],
-        {
-            "page": _PAGE,
-            "per_page": _PER_PAGE,
-            "search": _text("Only names that contain this."),
-        },
-        listed=True,
-    ),
-    Operation(
-        "get",
-        "/{workflow_name}",
-        "getWorkflow",
-        "Get a workflow.",
-        shapes.WorkflowShape,
-        examples.WORKFLOW,
-        {},
-    ),
-    Operation(
-        "get",
-        "/{workflow_name}/versions",
-        "listVersions",
-        "List a workflow's versions, newest first.",
-        version_shapes.VersionShape,
-        [examples.VERSION],
-        {"page": _PAGE, "per_page": _PER_PAGE},
-        listed=True,
-    ),
-    Operation(
-        "get",
-        "/{workflow_name}/versions/{version_id}",
-        "getVersion",
-        "Get a version of a workflow.",
-        version_shapes.VersionShape,
-        examples.VERSION,
-        {},
-    ),
-    Operation(
-        "get",
-        "/{workflow_name}/versions/{version_id}/graph",
-        "getVersionGraph",
-        "Get a version with the graph of its steps, as read from its source; `graph` is null where "
-        "the source is not at hand.",
-        version_shapes.VersionGraphShape,
-        {**examples.VERSION, "graph": examples.GRAPH},
-        {},
-    ),
-    Operation(
-        "post",
-        "/{workflow_name}/instances",
-        "createInstance",
-        "Create an instance; with `wait`, answer when it has ended.",
-        (shapes.Created, shapes.CreatedAndWaited),
-        examples.CREATED,
-        {"wait": _WAIT},
-        body=CreateBody,
-        body_example={"instance_id": "order-42", "params": {"order": 42}},
-        keyed=True,
-    ),
-    Operation(
-        "get",
-        "/{workflow_name}/instances",
-        "listInstances",
-        "List instances. With `cursor` each is shown exactly once; no `cursor` in result_info: "
-        "the end. `total_count` is a lower bound where dates filter.",
-        shapes.Listed,
-        [examples.LISTED],
-        {
-            "cursor": _text("`result_info.cursor` of the page before; `page` counts from it."),
-            "page": _PAGE,
-            "per_page": _PER_PAGE,
-            "status": _text("Only this status; several by commas.", examples=list(STATUSES)),
-            "date_start": _text("Created at or after.", format="date-time"),
-            "date_end": _text("Created at or before.", format="date-time"),
-            "direction": _text("By creation.", enum=["desc", "asc"], default="desc"),
-            "prefix": _text("Only ids that begin so; in the order of ids.", examples=["folder/7/"]),
-        },
-        listed=True,
-    ),
-    Operation(
-        "post",
-        "/{workflow_name}/instances/batch",
-        "createInstances",
-        f"Create up to {limits.CREATE_BATCH_MAX} instances. Ids in use (10405), and those that are "
-        "in the batch twice (10415), are named in `messages`; one malformed item refuses it all.",
-        list[shapes.Created],
-        [examples.CREATED],
-        {},
-        body=list[CreateBody],
-        body_example=[{"instance_id": "order-42", "params": {"order": 42}}],
-        keyed=True,
-    ),
-    Operation(
-        "get",
-        "/{workflow_name}/instances/{instance_id}",
-        "getInstance",
-        "Get an instance with its steps; with `wait`, when it has ended.",
-        shapes.Detail,
-        examples.DETAIL,
-        {
-            "order": _text("Order of steps.", enum=["asc", "desc"], default="asc"),
-            "simple": _text("`true`: without steps.", enum=["false", "true"], default="false"),
-            "wait": _WAIT,
-        },
-    ),
-    Operation(
-        "delete",
-        "/{workflow_name}/instances/{instance_id}",
-        "deleteInstance",
-        "Remove an instance, whatever its status; its id is free at once.",
-        shapes.Deleted,
-        {"id": "order-42"},
-        {},
-        keyed=True,
-    ),
-    Operation(
-        "post",
-        "/{workflow_name}/instances/batch/delete",
-        "deleteInstances",
-        f"Remove up to {limits.CHANGE_BATCH_MAX} instances, each by itself; one malformed id "
-        "refuses the whole batch.",
-        shapes.InstancesDeleted,
-        {
-            "deleted": [{"id": "order-42"}],
-            "errors": [{"id": "order-43", "code": 10400, "message": "there is no instance."}],
-        },
-        {},
-        body=IdsBody,
-        body_example={"instances": ["order-42", "order-43"]},
-        keyed=True,
-    ),
-    Operation(
-        "post",
-        "/{workflow_name}/instances/batch/status",
-        "changeStatuses",
-        f"Change the status of up to {limits.CHANGE_BATCH_MAX} instances, each by itself: of those "
-        "named, or of the next ones that a filter finds; then `cursor` leads on until it is null.",
-        shapes.StatusesChanged,
-        {"changed": [{"id": "order-42", "status": "paused"}], "errors": [], "cursor": None},
-        {},
-        body=StatusesBody,
-        body_example={"instances": ["order-42"], "status": "pause"},
-        keyed=True,
-    ),
-    Operation(
-        "put",
-        "/{workflow_name}/instances/terminate",
-        "terminateInstances",
-        "Terminate all instances of some statuses, in the background.",
-        shapes.Begun,
-        {"status": "ok"},
-        {"status": _text("Only these, by commas; left out: all that have not ended.")},
-    ),
-    Operation(
-        "patch",
-        "/{workflow_name}/instances/{instance_id}/status",
-        "changeStatus",
-        f"Change an instance's status. Supported: {', '.join(STATUS_CHANGES)}.",
-        shapes.StatusChanged,
-        {"status": "terminated", "timestamp": examples.TIME},
-        {},
-        body=StatusBody,
-        body_example={"status": "terminate"},
-        keyed=True,
-    ),
-    Operation(
-        "get",
-        "/{workflow_name}/instances/{instance_id}/events",
-        "getEvents",
-        "A page of what has happened to an instance; with `wait`, as soon as something has.",
-        watched.InstanceEvents,
-        {"events": [examples.EVENT], "cursor": 3, "ended": False},
-        {"cursor": _CURSOR, "filter": _FILTER, "limit": _LIMIT, "wait": _WAIT},
-    ),
-    Operation(
-        "get",
-        "/{workflow_name}/instances/{instance_id}/subscribe",
-        "subscribe",
-        "What has happened to an instance, then what happens, as server-sent events until it "
-        "has ended. The data of each is an event; 204: there is nothing (more) to come.",
-        watched.InstanceEvent,
-        examples.EVENT,
-        {"cursor": _CURSOR, "filter": _FILTER},
-        streamed=True,
-    ),
-    Operation(
-        "get",
-        "/{workflow_name}/instances/{instance_id}/step",
-        "getStep",
-        "What a step gave, in full. If that is a stream: its content, as "
-        "application/octet-stream, unless `as` is `json`.",
-        shapes.StepOutputShape,
-        {"status": "complete", "error": None, "output": {"indexed": 3}},
-        {
-            "name": {**_text("The step's public name.", example="fetch-1"), "required": True},
-            "type": _text("Of the step.", enum=["step", "waitForEvent"], default="step"),
-            "attempt": _number("How that attempt ended, instead.", minimum=0, examples=[1]),
-            "as": _text("Form of a stream.", enum=["content", "json"], default="content"),
-        },
-        content=True,
-    ),
-    Operation(
-        "get",
-        "/{workflow_name}/instances/{instance_id}/waiting",
-        "getWaiting",
-        "Why an instance does not go on, and which events it was sent that no wait asks for.",
-        watched.Waiting,
-        examples.WAITING,
-        {},
-    ),
-    Operation(
-        "post",
-        "/{workflow_name}/instances/{instance_id}/events/{event_type}",
-        "sendEvent",
-        "Send an event; the body is its payload, any JSON or nothing.",
-        shapes.EventSent,
-        {"instanceId": "order-42", "timestamp": examples.TIME},
-        {},
-        body=Any,
-        body_example={"approved": True},
-        keyed=True,
-    ),
-)
-
+_BINARY: Json = {"type": "string", "format": "binary"}
+_FREE = (None, Any, bytes)
+"""Bodies that msgspec makes no schema of."""
 _PATH_WORDS = {
     "account_id": ("The account; the token must reach it.", "default"),
     "workflow_name": ("The workflow's name.", "orders"),
     "instance_id": ("The instance's id; as a path segment `/` is written `%2F`.", "folder/7/sync"),
     "event_type": ("The event's type.", "approval"),
     "version_id": ("A version's id.", examples.UUID),
+    "token_id": ("A token's id.", "4mJqvX0cWb1D"),
+    "script_name": ("The name that code is deployed under.", "shop.py"),
+}
+_TOKEN = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "Each operation names the scope that it needs: `read`, `write` or `admin`, each "
+    "of which holds those before it; and `operator`, where only a token of every account will do.",
 }
 _ERRORS = {
     "400": ("The request is refused; nothing was changed.", 10101, "request.invalid_argument"),
     "401": ("No token, or an unknown one.", 10000, "auth.unauthorized"),
     "403": ("The token does not reach this account.", 9109, "auth.forbidden"),
-    "404": ("No such workflow, instance or path.", 10200, "workflow.not_found"),
+    "404": ("No such workflow, instance, account or path.", 10200, "workflow.not_found"),
     "408": ("The body did not arrive in time.", 7002, "http.request_timeout"),
     "413": ("The body or payload is too large.", 10103, "payload.too_large"),
     "422": ("The key stands for another request.", 10109, "request.id_reused"),
@@ -320,15 +56,17 @@ _ERRORS = {
 def openapi_document(version: str) -> Json:
     """The document, as JSON-like data."""
     kinds = [kind for op in OPERATIONS for kind in (*_alternatives(op.result), op.body)]
-    known = [kind for kind in dict.fromkeys([*kinds, shapes.ListInfo]) if kind not in (None, Any)]
+    known = [kind for kind in dict.fromkeys([*kinds, shapes.ListInfo]) if kind not in _FREE]
     made, components = msgspec.json.schema_components(known, ref_template=_REF)
-    schemas: dict[Any, Json] = dict(zip(known, made, strict=True)) | {Any: {}}
+    schemas: dict[Any, Json] = dict(zip(known, made, strict=True)) | {Any: {}, bytes: _BINARY}
+    scopes = _scopes()
     paths: Json = {}
     for op in OPERATIONS:
         results = [schemas[kind] for kind in _alternatives(op.result)]
         result = results[0] if len(results) == 1 else {"anyOf": results}
         made_op = _operation(op, result, schemas.get(op.body), schemas[shapes.ListInfo])
-        paths.setdefault(_BASE + op.path, {})[op.method] = made_op
+        made_op["security"] = [{"token": scopes[key_of(op.method, op.path)]}]
+        paths.setdefault(op.path, {})[op.method] = made_op
     components["Failure"] = _failure_schema()
     return {
         "openapi": "3.1.0",
@@ -337,8 +75,25 @@ def openapi_document(version: str) -> Json:
         "paths": {**paths, **_health_paths()},
         "components": {
             "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {"token": _TOKEN},
         },
+    }
+
+
+def key_of(method: str, path: str) -> tuple[str, str]:
+    """A route's method and path, whatever its parameters are called."""
+    return method.upper(), re.sub(r"\{\w*\}", "{}", path)
+
+
+def _scopes() -> dict[tuple[str, str], list[str]]:
+    """What a token needs for each route."""
+    return {
+        key_of(route.method, "/".join(("", *base, *route.path))): [
+            *(["operator"] if route.operator else []),
+            route.scope,
+        ]
+        for base, table in ((BASE, ROUTES), ((), ADMIN_ROUTES), ((), DEPLOY_ROUTES))
+        for route in table
     }
 
 
@@ -369,7 +124,7 @@ def _operation(op: Operation, result: Json, body: Json | None, list_info: Json) 
         events = {"type": "string", "description": "Server-sent events; the data of each:"}
         content = {"text/event-stream": {"schema": events, "x-event": result}}
     if op.content:
-        content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
+        content["application/octet-stream"] = {"schema": _BINARY}
     done: Json = {"200": {"description": "Done.", "content": content}}
     if op.streamed:
         done["204"] = {"description": "Nothing more will come."}
@@ -380,9 +135,10 @@ def _operation(op: Operation, result: Json, body: Json | None, list_info: Json) 
         "responses": {**done, **_failures()},
     }
     if body is not None:
+        example = {} if op.body_example is None else {"example": op.body_example}
         made["requestBody"] = {
             "required": False,
-            "content": {"application/json": {"schema": body, "example": op.body_example}},
+            "content": {op.body_type: {"schema": body, **example}},
         }
     return made
 
@@ -390,7 +146,7 @@ def _operation(op: Operation, result: Json, body: Json | None, list_info: Json) 
 def _parameters(op: Operation) -> list[Json]:
     made: list[Json] = []
     for word, (description, example) in _PATH_WORDS.items():
-        if f"{{{word}}}" in _BASE + op.path:
+        if f"{{{word}}}" in op.path:
             made.append(
                 {
                     "name": word,
@@ -466,21 +222,30 @@ def _health_paths() -> Json:
         }
         return {"get": operation}
 
-    shards = one(
-        "shards",
-        "Counters of each shard that answers.",
-        {"d0": {"epoch": 1, "commits": 120}},
-        {status: _failures()[status] for status in ("401", "403", "429")},
-    )
-    del shards["get"]["security"]  # not open
-    not_ready = {"503": {"description": "Some shard does not answer; see Retry-After."}}
+    not_ready = {"503": {"description": "Some part does not work; see Retry-After."}}
+    ready = {"status": "ready", "draining": False, "parts": {"c0": True, "d0": True}}
     return {
-        "/toque/v1/shards": shards,
         "/healthz": one("healthz", "Whether the process serves.", {"status": "ok"}, {}),
         "/readyz": one(
             "readyz",
-            "Whether all shards answer.",
-            {"status": "ready", "shards": {"c0": True, "d0": True}},
+            "Whether all parts do their work; with a token, which of them do.",
+            ready,
             not_ready,
         ),
+        "/metrics": {"get": _metrics()},
+    }
+
+
+def _metrics() -> Json:
+    return {
+        "operationId": "metrics",
+        "summary": "Figures of the system for Prometheus.",
+        "security": [{"token": ["operator", "read"]}],
+        "responses": {
+            "200": {
+                "description": "Done.",
+                "content": {"text/plain": {"schema": {"type": "string"}}},
+            },
+            **{status: _failures()[status] for status in ("401", "403", "429", "503")},
+        },
     }

@@ -42,7 +42,7 @@ WORKFLOW = {
     "id": "5f0c2b7f3c1e4d55a1c4c9f7a1b2c3d4",
     "name": "orders",
     "class_name": "Orders",
-    "script_name": "shop",
+    "script_name": "shop.py",
     "created_on": TIME,
     "modified_on": TIME,
     "triggered_on": None,
@@ -141,4 +141,16 @@ DETAIL = {
     "modified_on": TIME,
     "code_changed": False,
     "continued": 0,
+}
+REGISTERED = {
+    "id": WORKFLOW["id"],
+    "name": "orders",
+    "class_name": "Orders",
+    "script_name": "shop.py",
+    "created_on": TIME,
+    "modified_on": TIME,
+    "triggered_on": None,
+    "version_id": UUID,
+    "is_deleted": 0,
+    "terminator_running": 0,
 }

@@ -20,6 +20,7 @@ from toque.api.wiring import start_embedded
 from toque.runtime.clock import SystemClock
 
 TOKEN = "conformance"
+OPERATORS_TOKEN = "operator"
 ACCOUNT = "default"
 APP = Path(__file__).with_name("shop_app.py")
 
@@ -60,7 +61,7 @@ class _Thread(threading.Thread):
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         async with start_embedded(self._data, app_path=APP, data_shards=2) as runtime:
-            tokens = TokenBook({TOKEN: ACCOUNT})
+            tokens = TokenBook({TOKEN: ACCOUNT, OPERATORS_TOKEN: "*"})
             app = make_app(runtime.control_plane, tokens=tokens, version="test")
             async with HttpServer(app, SystemClock()) as server:
                 self.url = server.url
