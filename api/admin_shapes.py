@@ -11,6 +11,7 @@ import msgspec
 
 from ..engines.durations import duration_ms
 from ..gatekeeper.messages import AccountInfo, LimitsChange, TokenRecord
+from ..runtime.codec import Whole
 from .account_limits import AccountLimits, WorkflowLimits
 from .accounts import NewToken
 from .auth import Principal
@@ -46,7 +47,7 @@ class TokenBody(msgspec.Struct, forbid_unknown_fields=True):
 
     name: str
     scope: str
-    expires_in: int | str | None = None
+    expires_in: Whole | str | None = None
 
 
 class TokenShape(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,18 +74,18 @@ Unset = msgspec.UnsetType
 class AccountLimitsBody(msgspec.Struct, forbid_unknown_fields=True):
     """A change of an account's limits. Null: the default again. Retention as in a create."""
 
-    running_max: int | Unset = msgspec.UNSET
-    creates_per_second: int | Unset | None = msgspec.UNSET
-    success_retention: int | str | Unset | None = msgspec.UNSET
-    error_retention: int | str | Unset | None = msgspec.UNSET
+    running_max: Whole | Unset = msgspec.UNSET
+    creates_per_second: Whole | Unset | None = msgspec.UNSET
+    success_retention: Whole | str | Unset | None = msgspec.UNSET
+    error_retention: Whole | str | Unset | None = msgspec.UNSET
 
 
 class WorkflowLimitsBody(AccountLimitsBody, forbid_unknown_fields=True):
     """A change of a workflow's limits. `running_max` 0: only the account's limit holds."""
 
-    weight: int | Unset = msgspec.UNSET
-    souschefs: int | Unset = msgspec.UNSET
-    steps: int | Unset | None = msgspec.UNSET
+    weight: Whole | Unset = msgspec.UNSET
+    souschefs: Whole | Unset = msgspec.UNSET
+    steps: Whole | Unset | None = msgspec.UNSET
 
 
 class AccountLimitsShape(msgspec.Struct, frozen=True):

@@ -117,6 +117,10 @@ class AccountCache:
         pairs = zip(msgspec.structs.astuple(mine), msgspec.structs.astuple(all_), strict=True)
         return Settings(*(value if value is not None else other for value, other in pairs))
 
+    def own_settings(self, account: str, uuid: str) -> Settings:
+        """What is set for a workflow itself that has just been asked for."""
+        return self._cached(account).settings.get(uuid, NOTHING_SET)
+
     def forget(self, account: str) -> None:
         """Have the next use ask again: this front end has changed something."""
         if account in self._accounts:

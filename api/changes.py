@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..engines.ports import ENGINE_KIND
 from ..engines.views import InstanceView
 from ..gatekeeper.messages import CLEARING_KIND, WorkflowRecord
 from ..runtime import limits
+from ..runtime.codec import Whole
 from ..runtime.errors import InvalidArgument, ToqueError
 from ..runtime.ids import EntityRef, check_instance_id, check_step_name, engine_key
 from .calls import Caller
@@ -34,7 +35,7 @@ class StepRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A step of an instance: its name as in the code, and which use of it."""
 
     name: str
-    count: int = 1
+    count: Whole = 1
     type: str = "do"
 
 
@@ -49,11 +50,13 @@ class Change(msgspec.Struct, frozen=True):
         change: one of `STATUS_CHANGES`.
         rollback: with `terminate`: undo first what the instance's steps did.
         from_step: with `restart`: keep what began before that step.
+        source: what asks for it, as of a create.
     """
 
     change: str
     rollback: bool = False
     from_step: StepRef | None = None
+    source: str = "api"
 
 
 class ItemError(msgspec.Struct, frozen=True):
@@ -122,7 +125,9 @@ class InstanceChanges(ABC):
     ) -> InstanceView:
         args: tuple[Any, ...] = ()
         if change.change == "terminate":
-            args = (change.rollback,)
+            args = (change.rollback, change.source)
+        elif change.change == "cancel":
+            args = (change.source,)
         elif change.change == "restart":
             step = change.from_step
             args = ("", 1, "do") if step is None else (step.name, step.count, step.type)
@@ -194,18 +199,42 @@ class InstanceChanges(ABC):
         Whoever repeats it with the same request id changes none twice.
         """
         check_change(change)
-        if query.per_page > limits.CHANGE_BATCH_MAX:
-            raise InvalidArgument(f"at most {limits.CHANGE_BATCH_MAX} are changed at a time.")
         record = await self._workflow(account, workflow)
-        request_id = self._request_id(request_id)
-        page = await self._lister.page(account, record.uuid, query)
 
-        async def one(instance_id: str) -> str:
-            part = _part_id(request_id, instance_id)
+        async def one(instance_id: str, part: str) -> str:
             return (await self._change(account, record, instance_id, change, part)).status
 
+        return await self._matching(account, record, query, one, request_id)
+
+    async def delete_matching(
+        self, account: str, workflow: str, query: ListQuery, *, request_id: str | None = None
+    ) -> tuple[BatchChanges, str | None]:
+        """Remove the next instances that a query finds; like `change_matching`.
+
+        Whoever repeats it is told of those that it finds then, and they are removed too.
+        """
+        record = await self._workflow(account, workflow)
+
+        async def one(instance_id: str, part: str) -> str:
+            return await self._delete(account, record, instance_id, part)
+
+        return await self._matching(account, record, query, one, request_id)
+
+    async def _matching(
+        self,
+        account: str,
+        record: WorkflowRecord,
+        query: ListQuery,
+        one: Callable[[str, str], Coroutine[Any, Any, str]],
+        request_id: str | None,
+    ) -> tuple[BatchChanges, str | None]:
+        if query.per_page > limits.CHANGE_BATCH_MAX:
+            raise InvalidArgument(f"at most {limits.CHANGE_BATCH_MAX} are changed at a time.")
+        request_id = self._request_id(request_id)
+        page = await self._lister.page(account, record.uuid, query)
         ids = [row.id for row in page.rows]
-        return await _results_of(ids, [one(each) for each in ids]), page.cursor(0)
+        works = [one(each, _part_id(request_id, each)) for each in ids]
+        return await _results_of(ids, works), page.cursor(0)
 
     async def delete_many(
         self, account: str, workflow: str, ids: Sequence[str], *, request_id: str | None = None

@@ -130,14 +130,8 @@ async def _matching(
         async for done in client.change_matching(workflow, wanted, status=status, prefix=prefix):
             yield done
         return
-    ids: list[str] = []
-    async for line in client.list_instances(workflow, status=status, prefix=prefix):
-        ids.append(line.id)
-        if len(ids) == limits.CHANGE_BATCH_MAX:
-            yield await client.delete_instances(workflow, ids)
-            ids = []
-    if ids:
-        yield await client.delete_instances(workflow, ids)
+    async for done in client.delete_matching(workflow, status=status, prefix=prefix):
+        yield done
 
 
 def lines_of(file: str) -> Iterable[Any]:

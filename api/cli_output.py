@@ -151,6 +151,8 @@ def _step_row(step: StepStatus) -> tuple[str, ...]:
         state = {True: "complete", False: "errored", None: "running"}[step.success]
         if step.success is None and step.retry_at:
             state = f"retries at {step.retry_at}"
+    elif step.type == "termination":
+        state = "terminated"
     elif step.error is not None:
         state = "errored"
     else:

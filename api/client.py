@@ -46,9 +46,6 @@ from .service import NewInstance
 __all__ = ["Client", "Instance", "InstanceStatus"]
 
 
-_DAY = "'2026-01-31T12:00:00Z'"
-
-
 class Client:
     """A client of one account.
 
@@ -203,14 +200,7 @@ class Client:
         """
         check_workflow_name(workflow)
         wanted, key = check.change(change), self.new_request_id(request_id)
-        check.whole(limit, "limit", 1, limits.CHANGE_BATCH_MAX)
-        matching: dict[str, Any] = {"status": check.statuses(status)}
-        if prefix:
-            matching["prefix"] = check_id_prefix(prefix)
-        for name, date in (("date_start", date_start), ("date_end", date_end)):
-            if date is not None:
-                matching[name] = check.text(date, name, _DAY)
-        body: dict[str, Any] = {"filter": matching, "limit": limit, "cursor": None}
+        body = check.selection(status, prefix, date_start, date_end, limit)
         while True:
             done, body["cursor"] = await self.backend.change_matching(workflow, body, wanted, key)
             yield done
@@ -224,6 +214,30 @@ class Client:
         check_workflow_name(workflow)
         found = check.ids(ids)
         return await self.backend.delete_many(workflow, found, self.new_request_id(request_id))
+
+    async def delete_matching(
+        self,
+        workflow: str,
+        *,
+        status: str | Iterable[str] = (),
+        prefix: str = "",
+        date_start: str | None = None,
+        date_end: str | None = None,
+        limit: int = limits.CHANGE_BATCH_MAX,
+        request_id: str | None = None,
+    ) -> AsyncIterator[BatchChanges]:
+        """Remove all instances that match, `limit` at a time; gives what became of each.
+
+        What is created meanwhile may be left as it is.
+        """
+        check_workflow_name(workflow)
+        key = self.new_request_id(request_id)
+        body = check.selection(status, prefix, date_start, date_end, limit)
+        while True:
+            done, body["cursor"] = await self.backend.delete_matching(workflow, body, key)
+            yield done
+            if body["cursor"] is None:
+                return
 
     async def terminate_instances(self, workflow: str, statuses: Iterable[str] = ()) -> bool:
         """Terminate all that have not ended, or those of some statuses, in the background.
@@ -265,9 +279,9 @@ class Client:
         if prefix:
             filters["prefix"] = check_id_prefix(prefix)
         if date_start is not None:
-            filters["date_start"] = check.text(date_start, "date_start", _DAY)
+            filters["date_start"] = check.date(date_start, "date_start")
         if date_end is not None:
-            filters["date_end"] = check.text(date_end, "date_end", _DAY)
+            filters["date_end"] = check.date(date_end, "date_end")
         cursor: str | None = None
         while True:
             page = await self.backend.list_page(workflow, filters, cursor)

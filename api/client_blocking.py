@@ -341,6 +341,33 @@ class BlockingClient(Blocking[Client]):
         """Remove up to 100 instances, each by itself; tells which were not there."""
         return self._portal.run(self._inner.delete_instances(workflow, ids, request_id=request_id))
 
+    def delete_matching(
+        self,
+        workflow: str,
+        *,
+        status: str | Iterable[str] = (),
+        prefix: str = "",
+        date_start: str | None = None,
+        date_end: str | None = None,
+        limit: int = limits.CHANGE_BATCH_MAX,
+        request_id: str | None = None,
+    ) -> Iterator[BatchChanges]:
+        """Remove all instances that match, `limit` at a time; gives what became of each.
+
+        What is created meanwhile may be left as it is.
+        """
+        return self._portal.iterate(
+            self._inner.delete_matching(
+                workflow,
+                status=status,
+                prefix=prefix,
+                date_start=date_start,
+                date_end=date_end,
+                limit=limit,
+                request_id=request_id,
+            )
+        )
+
     def terminate_instances(self, workflow: str, statuses: Iterable[str] = ()) -> bool:
         """Terminate all that have not ended, or those of some statuses, in the background.
 

@@ -16,7 +16,7 @@ from ..engines.watch import check_types
 from ..runtime import limits
 from ..runtime.codec import NULL, encode_json
 from ..runtime.errors import InvalidArgument
-from ..runtime.ids import check_instance_id, check_step_name
+from ..runtime.ids import check_id_prefix, check_instance_id, check_step_name
 from .changes import Change, StepRef, check_change, check_ids
 from .listing import STATUSES
 from .service import NewInstance, check_request_id
@@ -95,6 +95,25 @@ def statuses(value: object, what: str = "status") -> list[str]:
         if one not in STATUSES:
             raise InvalidArgument(f"status {one!r:.80} is not one of {', '.join(STATUSES)}.")
     return found
+
+
+def date(value: object, what: str) -> str:
+    """A date, which the server reads."""
+    return text(value, what, "'2026-01-31T12:00:00Z'")
+
+
+def selection(
+    status: object, prefix: str, date_start: object, date_end: object, limit: object
+) -> dict[str, Any]:
+    """A filter of instances, as a body; `cursor` in it is where to go on."""
+    found: dict[str, Any] = {"status": statuses(status)}
+    if prefix:
+        found["prefix"] = check_id_prefix(prefix)
+    for name, given in (("date_start", date_start), ("date_end", date_end)):
+        if given is not None:
+            found[name] = date(given, name)
+    most = whole(limit, "limit", 1, limits.CHANGE_BATCH_MAX)
+    return {"filter": found, "limit": most, "cursor": None}
 
 
 def event_types(value: object) -> list[str]:

@@ -28,7 +28,7 @@ from .client_values import (
     WorkflowSummary,
 )
 from .listing import ListQuery
-from .requests import parse_list, parse_statuses
+from .requests import parse_list, parse_selection, parse_statuses
 from .service import ControlPlane, NewInstance
 from .watched import InstanceEvents, Waiting
 
@@ -40,6 +40,14 @@ _waiting = msgspec.json.Decoder(Waiting)
 _lines = msgspec.json.Decoder(list[InstanceLine])
 _step_output = msgspec.json.Decoder(StepOutputStatus)
 _workflow = msgspec.json.Decoder(WorkflowSummary)
+
+
+_SOURCE = "binding"
+"""What asks, as instances tell it."""
+
+
+def _ours(change: Change) -> Change:
+    return msgspec.structs.replace(change, source=_SOURCE)
 
 
 def _seen(decoder: msgspec.json.Decoder[T], shape: Any) -> T:
@@ -96,7 +104,7 @@ class EmbeddedBackend:
                 params=new.params,
                 wait_ms=wait_ms,
                 request_id=request_id,
-                source="binding",
+                source=_SOURCE,
                 retention=new.retention,
             )
         )
@@ -107,7 +115,7 @@ class EmbeddedBackend:
     ) -> list[str]:
         result = await self._in_turn(
             lambda: self._plane.create_instances(
-                self._account, workflow, news, request_id=request_id, source="binding"
+                self._account, workflow, news, request_id=request_id, source=_SOURCE
             )
         )
         return [view.id for view in result.created]
@@ -124,7 +132,7 @@ class EmbeddedBackend:
         self, workflow: str, instance_id: str, change: Change, request_id: str
     ) -> str:
         view = await self._plane.change_status(
-            self._account, workflow, instance_id, change, request_id=request_id
+            self._account, workflow, instance_id, _ours(change), request_id=request_id
         )
         return view.status
 
@@ -132,7 +140,7 @@ class EmbeddedBackend:
         self, workflow: str, ids: list[str], change: Change, request_id: str
     ) -> BatchChanges:
         return await self._plane.change_many(
-            self._account, workflow, ids, change, request_id=request_id
+            self._account, workflow, ids, _ours(change), request_id=request_id
         )
 
     async def change_matching(
@@ -141,7 +149,7 @@ class EmbeddedBackend:
         asked = parse_statuses(_encode({**body, "status": change.change}))
         assert isinstance(asked.which, ListQuery)
         return await self._plane.change_matching(
-            self._account, workflow, asked.which, change, request_id=request_id
+            self._account, workflow, asked.which, _ours(change), request_id=request_id
         )
 
     async def delete(self, workflow: str, instance_id: str, request_id: str) -> None:
@@ -151,6 +159,15 @@ class EmbeddedBackend:
 
     async def delete_many(self, workflow: str, ids: list[str], request_id: str) -> BatchChanges:
         return await self._plane.delete_many(self._account, workflow, ids, request_id=request_id)
+
+    async def delete_matching(
+        self, workflow: str, body: Mapping[str, Any], request_id: str
+    ) -> tuple[BatchChanges, str | None]:
+        which = parse_selection(_encode(body))
+        assert isinstance(which, ListQuery)
+        return await self._plane.delete_matching(
+            self._account, workflow, which, request_id=request_id
+        )
 
     async def terminate_all(self, workflow: str, statuses: list[str]) -> bool:
         return await self._plane.terminate_all(self._account, workflow, statuses)

@@ -70,6 +70,11 @@ class _Changes(msgspec.Struct, frozen=True):
 class _Deletions(msgspec.Struct, frozen=True):
     deleted: list[_Id]
     errors: list[ItemError]
+    cursor: str | None = None
+
+
+def _done(found: _Deletions) -> BatchChanges:
+    return BatchChanges([(each.id, "deleted") for each in found.deleted], found.errors)
 
 
 _readers: dict[Any, msgspec.json.Decoder[Any]] = {}
@@ -210,8 +215,15 @@ class HttpBackend:
     async def delete_many(self, workflow: str, ids: list[str], request_id: str) -> BatchChanges:
         path = f"/{workflow}/instances/batch/delete"
         body = msgspec.json.encode({"instances": ids})
-        found = await self._call(_Deletions, "POST", path, body, request_id)
-        return BatchChanges([(each.id, "deleted") for each in found.deleted], found.errors)
+        return _done(await self._call(_Deletions, "POST", path, body, request_id))
+
+    async def delete_matching(
+        self, workflow: str, body: Mapping[str, Any], request_id: str
+    ) -> tuple[BatchChanges, str | None]:
+        path = f"/{workflow}/instances/batch/delete"
+        raw = msgspec.json.encode(body)
+        found = await self._call(_Deletions, "POST", path, raw, request_id)
+        return _done(found), found.cursor
 
     async def terminate_all(self, workflow: str, statuses: list[str]) -> bool:
         query = f"?{urlencode({'status': ','.join(statuses)})}" if statuses else ""
@@ -274,8 +286,10 @@ class HttpBackend:
     async def statistics(self) -> dict[str, dict[str, Any]]:
         kind = dict[str, dict[str, Any]]
         url = f"{self._origin}/toque/v1/shards"
-        found = await self._transport.call(_read(kind), "GET", url)
-        return found.result
+        found: dict[str, dict[str, Any]] = (
+            await self._transport.call(_read(kind), "GET", url)
+        ).result
+        return found
 
     async def manage(
         self,

@@ -66,6 +66,10 @@ class Backend(Protocol):
 
     async def delete_many(self, workflow: str, ids: list[str], request_id: str) -> BatchChanges: ...
 
+    async def delete_matching(
+        self, workflow: str, body: Mapping[str, Any], request_id: str
+    ) -> tuple[BatchChanges, str | None]: ...
+
     async def terminate_all(self, workflow: str, statuses: list[str]) -> bool: ...
 
     async def send_event(

@@ -40,7 +40,8 @@ class StepStatus(msgspec.Struct, frozen=True):
     """A step, sleep or wait of an instance.
 
     Attributes:
-        type: `step`, `sleep`, `waitForEvent` or `rollback`.
+        type: `step`, `sleep`, `waitForEvent`, `rollback`, or `termination`: the instance was
+            terminated or cancelled; then `trigger` says what asked for it.
         name: its public name, `name-<n>`.
         end: for an open sleep or wait, when it is to end.
         success: for steps and rollbacks; None while open.
@@ -61,6 +62,7 @@ class StepStatus(msgspec.Struct, frozen=True):
     retry_at: str | None = None
     event_type: str | None = None
     interruptions: int = 0
+    trigger: dict[str, Any] | None = None
 
 
 class RollbackStatus(msgspec.Struct, frozen=True):

@@ -17,7 +17,9 @@ from ..gatekeeper.messages import (
     ScriptRecord,
     WorkflowRecord,
 )
+from ..runtime.codec import Whole
 from .deploys import Scripts
+from .requests import RetentionBody
 from .shapes import iso
 
 
@@ -53,20 +55,13 @@ class ScriptShape(msgspec.Struct, frozen=True):
 class ConcurrencyBody(msgspec.Struct, forbid_unknown_fields=True):
     """How many instances of a workflow may run."""
 
-    limit: int
-
-
-class RetentionBody(msgspec.Struct, forbid_unknown_fields=True):
-    """How long instances are kept: milliseconds, or durations such as `"3 days"`."""
-
-    success_retention: int | str | None = None
-    error_retention: int | str | None = None
+    limit: Whole
 
 
 class StepsBody(msgspec.Struct, forbid_unknown_fields=True):
     """How many steps an instance may have."""
 
-    steps: int | None = None
+    steps: Whole | None = None
 
 
 class WorkflowBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -57,6 +57,9 @@ VERSION = {
     "workflow_id": WORKFLOW["id"],
     "has_dag": True,
     "language": "python",
+    "concurrency": {"limit": None},
+    "default_retention": {"success_retention": None, "error_retention": None},
+    "limits": {"steps": None},
 }
 GRAPH = {
     "version": 1,

@@ -13,7 +13,7 @@ from . import deploy_shapes, shapes, version_shapes, watched
 from . import openapi_examples as examples
 from .changes import STATUS_CHANGES
 from .listing import STATUSES
-from .requests import CreateBody, IdsBody, StatusBody, StatusesBody
+from .requests import CreateBody, SelectionBody, StatusBody, StatusesBody
 
 _WORKFLOWS = "/client/v4/accounts/{account_id}/workflows"
 _WORKFLOW = _WORKFLOWS + "/{workflow_name}"
@@ -232,15 +232,17 @@ WORKFLOW_OPERATIONS = (
         "post",
         _INSTANCES + "/batch/delete",
         "deleteInstances",
-        f"Remove up to {limits.CHANGE_BATCH_MAX} instances, each by itself; one malformed id "
-        "refuses the whole batch.",
+        f"Remove up to {limits.CHANGE_BATCH_MAX} instances, each by itself: those named (one "
+        "malformed id refuses the whole batch), or the next ones that a filter finds; then "
+        "`cursor` leads on until it is null.",
         shapes.InstancesDeleted,
         {
             "deleted": [{"id": "order-42"}],
             "errors": [{"id": "order-43", "code": 10400, "message": "there is no instance."}],
+            "cursor": None,
         },
         {},
-        body=IdsBody,
+        body=SelectionBody,
         body_example={"instances": ["order-42", "order-43"]},
         keyed=True,
     ),

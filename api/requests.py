@@ -17,7 +17,7 @@ import msgspec
 from ..engines.durations import duration_ms
 from ..engines.views import Retention
 from ..runtime import limits
-from ..runtime.codec import NULL, check_json, json_fault
+from ..runtime.codec import NULL, Whole, check_json, json_fault
 from ..runtime.errors import InvalidArgument, InvalidId, InvalidPayload
 from .changes import Change, StepRef
 from .listing import ListQuery
@@ -44,8 +44,8 @@ class CreateBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class RetentionBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """How long an instance is kept after its end: milliseconds, or `"3 days"`."""
 
-    success_retention: int | str | None = None
-    error_retention: int | str | None = None
+    success_retention: Whole | str | None = None
+    error_retention: Whole | str | None = None
 
 
 class StatusBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,12 +54,6 @@ class StatusBody(msgspec.Struct, forbid_unknown_fields=True):
     status: str
     rollback: bool = False
     from_: StepRef | None = msgspec.field(name="from", default=None)
-
-
-class IdsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Ids of instances."""
-
-    instances: list[str]
 
 
 class FilterBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,8 +65,8 @@ class FilterBody(msgspec.Struct, forbid_unknown_fields=True):
     date_end: str | None = None
 
 
-class StatusesBody(StatusBody, kw_only=True):
-    """A status change of several instances: those of `instances`, or those that `filter` finds.
+class SelectionBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Several instances: those of `instances`, or those that `filter` finds.
 
     By a filter at most `limit` are looked at; `cursor` of the answer leads to the next ones.
     """
@@ -80,7 +74,15 @@ class StatusesBody(StatusBody, kw_only=True):
     instances: list[str] | None = None
     filter: FilterBody | None = None
     cursor: str | None = None
-    limit: int = limits.CHANGE_BATCH_MAX
+    limit: Whole = limits.CHANGE_BATCH_MAX
+
+
+class StatusesBody(SelectionBody, kw_only=True):
+    """A status change of several instances."""
+
+    status: str
+    rollback: bool = False
+    from_: StepRef | None = msgspec.field(name="from", default=None)
 
 
 class StatusesAsked(msgspec.Struct, frozen=True):
@@ -93,7 +95,7 @@ class StatusesAsked(msgspec.Struct, frozen=True):
 _create_decoder = msgspec.json.Decoder(CreateBody)
 _batch_decoder = msgspec.json.Decoder(list[CreateBody])
 _status_decoder = msgspec.json.Decoder(StatusBody)
-_ids_decoder = msgspec.json.Decoder(IdsBody)
+_selection_decoder = msgspec.json.Decoder(SelectionBody)
 _statuses_decoder = msgspec.json.Decoder(StatusesBody)
 
 
@@ -163,6 +165,7 @@ def parse_batch(body: bytes) -> list[NewInstance]:
     return [_new_instance(item) for item in found]
 
 
+_SELECTION_FIELDS = ("instances", "filter", "cursor", "limit")
 _STATUS_FIELDS = ("status", "rollback", "from")
 
 
@@ -174,17 +177,25 @@ def parse_status(body: bytes) -> Change:
 
 def parse_statuses(body: bytes) -> StatusesAsked:
     """The body of a status change of several instances."""
-    known = ("instances", "filter", "cursor", "limit", *_STATUS_FIELDS)
-    found = decode(_statuses_decoder, body, known)
+    found = decode(_statuses_decoder, body, (*_SELECTION_FIELDS, *_STATUS_FIELDS))
+    change = Change(found.status, found.rollback, found.from_)
+    return StatusesAsked(_selected(found), change)
+
+
+def parse_selection(body: bytes) -> list[str] | ListQuery:
+    """The body of a deletion of several instances."""
+    return _selected(decode(_selection_decoder, body, _SELECTION_FIELDS))
+
+
+def _selected(found: SelectionBody) -> list[str] | ListQuery:
     if (found.instances is None) == (found.filter is None):
         raise InvalidArgument(
             "give either instances (a list of ids) or filter (for example "
             '{"status": "queued", "prefix": "folder/7/"}).'
         )
-    change = Change(found.status, found.rollback, found.from_)
     if found.filter is None:
-        return StatusesAsked(found.instances or [], change)
-    return StatusesAsked(_filtered(found.filter, found.limit, found.cursor), change)
+        return found.instances or []
+    return _filtered(found.filter, found.limit, found.cursor)
 
 
 def _filtered(given: FilterBody, limit: int, cursor: str | None) -> ListQuery:
@@ -201,11 +212,6 @@ def _filtered(given: FilterBody, limit: int, cursor: str | None) -> ListQuery:
         cursor=cursor or None,
         prefix=given.prefix,
     )
-
-
-def parse_ids(body: bytes) -> list[str]:
-    """The body of a batch of ids."""
-    return decode(_ids_decoder, body, ("instances",)).instances
 
 
 def parse_query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:

@@ -179,10 +179,14 @@ class Routes:
 
     async def _delete_instances(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
-        ids = requests.parse_ids(await request.body())
-        done = await self._plane.delete_many(
-            request.account, request.words[0], ids, request_id=request.key
-        )
+        which = requests.parse_selection(await request.body())
+        account, workflow = request.account, request.words[0]
+        if isinstance(which, ListQuery):
+            done, cursor = await self._plane.delete_matching(
+                account, workflow, which, request_id=request.key
+            )
+            return shapes.answer(shapes.instances_deleted(done, cursor))
+        done = await self._plane.delete_many(account, workflow, which, request_id=request.key)
         return shapes.answer(shapes.instances_deleted(done))
 
     async def _delete_instance(self, request: Request) -> bytes:

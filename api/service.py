@@ -133,7 +133,7 @@ class ControlPlane(InstanceChanges):
         self._rates = CreateRates(self._caller, entropy)
         self._lister = Lister(self._caller, placement)
         self.watching = Watching(self._caller, self._workflow)
-        self.versions = Versions(self._caller, self._workflow)
+        self.versions = Versions(self._caller, self._workflow, self._cache.own_settings)
         self.deploys = Deploys(self._caller, self._cache)
 
     async def close(self) -> None:

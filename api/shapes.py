@@ -144,6 +144,21 @@ class SleepShape(msgspec.Struct, frozen=True, tag="sleep", tag_field="type"):
     error: ErrorShape | None
 
 
+class TriggerShape(msgspec.Struct, frozen=True):
+    """What made, or ended, an instance: api, binding, event, cron or unknown."""
+
+    source: str
+
+
+class TerminationShape(msgspec.Struct, frozen=True, tag="termination", tag_field="type"):
+    """That the instance was terminated or cancelled, and what asked for it; the last step."""
+
+    name: str
+    start: str
+    end: str
+    trigger: TriggerShape
+
+
 class WaitShape(msgspec.Struct, frozen=True, tag="waitForEvent", tag_field="type"):
     """A wait for an event; while it is open `end` is when it will time out."""
 
@@ -154,12 +169,6 @@ class WaitShape(msgspec.Struct, frozen=True, tag="waitForEvent", tag_field="type
     error: ErrorShape | None
     output: msgspec.Raw
     event_type: str
-
-
-class TriggerShape(msgspec.Struct, frozen=True):
-    """What made an instance: api, binding, event, cron or unknown."""
-
-    source: str
 
 
 class RollbackShape(msgspec.Struct, frozen=True):
@@ -187,7 +196,7 @@ class Detail(msgspec.Struct, frozen=True):
     output: msgspec.Raw
     rollback: RollbackShape | None
     step_count: int
-    steps: list[StepShape | UndoingShape | SleepShape | WaitShape]
+    steps: list[StepShape | UndoingShape | SleepShape | WaitShape | TerminationShape]
     created_on: str
     modified_on: str
     code_changed: bool
@@ -216,10 +225,11 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class InstancesDeleted(msgspec.Struct, frozen=True):
-    """What a batch deleted, and what not."""
+    """What a batch deleted, and what not; by a filter: `cursor` to the next ones, or null."""
 
     deleted: list[Deleted]
     errors: list[Refused]
+    cursor: str | None
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -349,9 +359,9 @@ def created_and_waited(view: InstanceView) -> CreatedAndWaited:
     )
 
 
-def instances_deleted(done: BatchChanges) -> InstancesDeleted:
+def instances_deleted(done: BatchChanges, cursor: str | None = None) -> InstancesDeleted:
     """What a batch deleted."""
-    return InstancesDeleted([Deleted(each) for each, _ in done.changed], _refused(done))
+    return InstancesDeleted([Deleted(each) for each, _ in done.changed], _refused(done), cursor)
 
 
 def statuses_changed(done: BatchChanges, cursor: str | None = None) -> StatusesChanged:
@@ -418,7 +428,9 @@ def _attempt(attempt: AttemptView) -> AttemptShape:
     )
 
 
-def step_shape(step: StepView) -> StepShape | UndoingShape | SleepShape | WaitShape:
+def step_shape(
+    step: StepView,
+) -> StepShape | UndoingShape | SleepShape | WaitShape | TerminationShape:
     """A step in the form of its type."""
     start = iso(step.start_ms)
     error = _error(step.error)
@@ -443,6 +455,8 @@ def step_shape(step: StepView) -> StepShape | UndoingShape | SleepShape | WaitSh
     end = start if step.end_ms is None else iso(step.end_ms)
     if step.type == "sleep":
         return SleepShape(step.name, start, end, step.finished, error)
+    if step.type == "termination":
+        return TerminationShape(step.name, start, end, TriggerShape(step.source or "unknown"))
     event_type = step.event_type or ""
     return WaitShape(step.name, start, end, step.finished, error, _raw(step.output), event_type)
 

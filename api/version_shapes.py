@@ -13,8 +13,30 @@ from .shapes import iso
 from .versions import VersionInfo
 
 
+class ConcurrencyShape(msgspec.Struct, frozen=True):
+    """How many instances of a workflow may run; null: only the account's limit holds."""
+
+    limit: int | None
+
+
+class RetentionShape(msgspec.Struct, frozen=True):
+    """How long its instances are kept, in milliseconds; null: as its account or the server says."""
+
+    success_retention: int | None
+    error_retention: int | None
+
+
+class StepsShape(msgspec.Struct, frozen=True):
+    """How many steps an instance may make; null: as its code or the server says."""
+
+    steps: int | None
+
+
 class VersionShape(msgspec.Struct, frozen=True):
-    """A version of a workflow. `has_dag`: there is a graph of its steps."""
+    """A version of a workflow. `has_dag`: there is a graph of its steps.
+
+    Limits are the workflow's: all its versions tell them as they are now.
+    """
 
     id: str
     class_name: str
@@ -23,6 +45,9 @@ class VersionShape(msgspec.Struct, frozen=True):
     workflow_id: str
     has_dag: bool
     language: Literal["python"]
+    concurrency: ConcurrencyShape
+    default_retention: RetentionShape
+    limits: StepsShape
 
 
 class GraphWorkflow(msgspec.Struct, frozen=True):
@@ -68,4 +93,9 @@ def _fields(info: VersionInfo) -> dict[str, Any]:
         "workflow_id": info.workflow.uuid,
         "has_dag": info.graph is not None,
         "language": "python",
+        "concurrency": ConcurrencyShape(info.workflow.running_max or None),
+        "default_retention": RetentionShape(
+            info.settings.success_retention_ms, info.settings.error_retention_ms
+        ),
+        "limits": StepsShape(info.settings.steps),
     }

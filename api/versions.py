@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from ..gatekeeper.messages import ACCOUNT_KIND, VersionRecord, WorkflowRecord
+from ..gatekeeper.messages import ACCOUNT_KIND, Settings, VersionRecord, WorkflowRecord
+from ..gatekeeper.settings import NOTHING_SET
 from ..runtime import limits
 from ..runtime.errors import VersionNotFound
 from ..runtime.ids import EntityRef
@@ -33,11 +34,15 @@ async def no_sources(account: str, code_hash: str) -> Files | None:
 
 
 class VersionInfo(msgspec.Struct, frozen=True):
-    """A version, whose it is, and the graph of its code; None: there is none."""
+    """A version, whose it is, and the graph of its code; None: there is none.
+
+    `settings` are the workflow's own, as they are now: they hold for all its versions.
+    """
 
     record: VersionRecord
     workflow: WorkflowRecord
     graph: dict[str, Any] | None
+    settings: Settings = NOTHING_SET
 
 
 class Versions:
@@ -46,14 +51,19 @@ class Versions:
     Args:
         caller: for calls to Accounts.
         find_workflow: gives a workflow's record, or raises `WorkflowNotFound`.
+        settings_of: gives a workflow's settings, by account and the uuid in that record.
     """
 
     def __init__(
-        self, caller: Caller, find_workflow: Callable[[str, str], Awaitable[WorkflowRecord]]
+        self,
+        caller: Caller,
+        find_workflow: Callable[[str, str], Awaitable[WorkflowRecord]],
+        settings_of: Callable[[str, str], Settings],
     ) -> None:
         self.sources: Sources = no_sources
         self._caller = caller
         self._find_workflow = find_workflow
+        self._settings_of = settings_of
         self._graphs: OrderedDict[tuple[str, str, str], dict[str, Any] | None] = OrderedDict()
 
     async def page(
@@ -89,15 +99,19 @@ class Versions:
     async def _info(
         self, account: str, record: WorkflowRecord, version: VersionRecord
     ) -> VersionInfo:
+        graph = await self._graph(account, version)
+        return VersionInfo(version, record, graph, self._settings_of(account, record.uuid))
+
+    async def _graph(self, account: str, version: VersionRecord) -> dict[str, Any] | None:
         key = account, version.code_hash, version.class_name
         if key in self._graphs:
             self._graphs.move_to_end(key)
-            return VersionInfo(version, record, self._graphs[key])
+            return self._graphs[key]
         files = await self.sources(account, version.code_hash)
         if files is None:  # it may still come
-            return VersionInfo(version, record, None)
+            return None
         graph = await asyncio.to_thread(graph_of, files, version.class_name)
         self._graphs[key] = graph
         if len(self._graphs) > limits.GRAPHS_CACHED_MAX:
             self._graphs.popitem(last=False)
-        return VersionInfo(version, record, graph)
+        return graph

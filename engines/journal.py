@@ -132,6 +132,7 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
         continued: how many runs ended by `continue_as_new` before this one.
         request_content: stands for what the create of `request_id` said.
         steps_max: how many steps it may make; 0: as many as its code says.
+        ended_by: what asked for its termination or cancel, as `source` of a create.
     """
 
     version: int
@@ -183,6 +184,7 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     continued: int = 0
     request_content: int = 0
     steps_max: int = 0
+    ended_by: str = ""
 
     def pause_so_far(self, now_ms: int) -> Pause | None:
         """The pause that is asked for, or under way, as if it ended now."""

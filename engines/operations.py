@@ -29,24 +29,28 @@ class InstanceOperations(DeletableInstance):
     """See the module's description."""
 
     @whole
-    def terminate(self, request_id: str, rollback: bool = False) -> InstanceView:
+    def terminate(
+        self, request_id: str, rollback: bool = False, source: str = "api"
+    ) -> InstanceView:
         """End the instance at once; bodies in flight are cancelled, their results refused.
 
         With `rollback`, what its steps did is undone first, as far as they say how; if that is
-        under way already, it goes on, and the instance ends as it would have.
+        under way already, it goes on, and the instance ends as it would have. `source` says what
+        asked for it.
         """
 
         def act(now_ms: int) -> None:
             if rollback and self._existing().has_undo:
-                self._undo(now_ms)
+                self._undo(now_ms, source)
             else:
-                self._terminate(now_ms)
+                self._terminate(now_ms, source)
 
         return self._once(request_id, act, "terminate", rollback)
 
-    def _terminate(self, now_ms: int) -> None:
+    def _terminate(self, now_ms: int, source: str) -> None:
         instance = self._existing()
         move(instance.status, "terminate")
+        instance.ended_by = source
         if instance.status == "rollingBack":
             error = RecordedError(NON_RETRYABLE, "Terminated", "the instance was terminated")
             instance.undo = Undoing(True, "failed", error)
@@ -54,7 +58,7 @@ class InstanceOperations(DeletableInstance):
             instance.undo = None
         self._finish(now_ms, "terminate", None, instance.error)
 
-    def _undo(self, now_ms: int) -> None:
+    def _undo(self, now_ms: int, source: str) -> None:
         """Roll back, at once or as soon as there is a slot for it."""
         instance = self._existing()
         before = instance.status
@@ -62,6 +66,7 @@ class InstanceOperations(DeletableInstance):
         if before == "rollingBack":
             return
         instance.undo = Undoing(is_terminated=True)
+        instance.ended_by = source
         self._is_changed = True
         if after == "rollingBack":
             self._roll_back(now_ms)
@@ -69,20 +74,21 @@ class InstanceOperations(DeletableInstance):
             self._queue(now_ms, "roll_back")
 
     @whole
-    def cancel(self, request_id: str) -> InstanceView:
+    def cancel(self, request_id: str, source: str = "api") -> InstanceView:
         """Have `run` cancelled, so that it can clean up; only the first cancel has an effect.
 
         The instance ends `terminated`, with the error name `Cancelled`; one that never ran, at
         once.
         """
-        return self._once(request_id, self._cancel, "cancel")
+        return self._once(request_id, lambda now_ms: self._cancel(now_ms, source), "cancel")
 
-    def _cancel(self, now_ms: int) -> None:
+    def _cancel(self, now_ms: int, source: str) -> None:
         instance = self._existing()
         before = instance.status
         after = move(before, "cancel")
         if instance.cancel_ms:
             return
+        instance.ended_by = source
         if instance.started_ms is None:
             self._finish(now_ms, "terminate", None, cancelled_error())
             return
@@ -236,6 +242,7 @@ class InstanceOperations(DeletableInstance):
         instance.ended_ms = None
         instance.expires_ms = instance.wake_ms = 0
         instance.output = instance.error = instance.undo = None
+        instance.ended_by = ""
         if target is None:
             instance.has_undo = False
         self._begin_run(now_ms, first)

@@ -82,14 +82,22 @@ def step_views(
 ) -> list[StepView]:
     """The views of an instance's steps. Timers that asyncio made are not shown.
 
+    What was terminated or cancelled shows that as the last of them.
+
     Times that a paused instance waits for are shown as if it were resumed now.
     """
     ended_ms = instance.ended_ms if instance.status in FINISHED else None
     pause = instance.pause_so_far(now_ms)
     views = [_step_view(record, ended_ms, pause) for record in records if record.kind not in HIDDEN]
+    if instance.status == "terminated" and ended_ms is not None:
+        views.append(_termination(ended_ms, instance.ended_by or "unknown"))
     if newest_first:
         views.reverse()
     return views
+
+
+def _termination(ended_ms: int, source: str) -> StepView:
+    return StepView("termination", "termination", ended_ms, ended_ms, None, True, source=source)
 
 
 def _step_view(

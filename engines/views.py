@@ -66,7 +66,8 @@ class StepView(msgspec.Struct, frozen=True):
 
     Attributes:
         name: public name, `name-<n>`.
-        type: `step`, `sleep`, `waitForEvent` or `rollback`.
+        type: `step`, `sleep`, `waitForEvent` or `rollback`; `termination`: the instance was
+            terminated or cancelled.
         start_ms: when it began.
         end_ms: when it ended; for an open sleep or wait the planned end.
         success: None while open.
@@ -80,6 +81,7 @@ class StepView(msgspec.Struct, frozen=True):
         interruptions: attempts that a crash cut off; they are no failures.
         retry_at_ms: when the next attempt is due, while it waits for one.
         event_type: for `waitForEvent` only.
+        source: for `termination` only: what asked for it.
     """
 
     name: str
@@ -101,6 +103,7 @@ class StepView(msgspec.Struct, frozen=True):
     interruptions: int = 0
     deadline_ms: int = 0
     sensitive: bool = False
+    source: str | None = None
 
 
 class RollbackView(msgspec.Struct, frozen=True):

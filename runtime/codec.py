@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_origin
 
 import msgspec
 
@@ -21,6 +21,9 @@ from .errors import InvalidPayload, PayloadTooLarge, UnencodableValue
 
 T = TypeVar("T")
 NULL = b"null"
+Whole = Annotated[int, msgspec.Meta(ge=-limits.JSON_INTEGER_MAX, le=limits.JSON_INTEGER_MAX)]
+"""A whole number that comes in as JSON. Any int would do for JSON, but not for what lies behind:
+MessagePack and stores end at 64 bits."""
 
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 

@@ -28,6 +28,7 @@ STREAM_CHUNK_BYTES_MAX = 16 * MIB  # CF
 STREAM_BYTES_MAX = 1024 * MIB  # CF: state of an instance
 STREAM_PART_BYTES = 256 * KIB  # how much is read at a time
 STREAM_LINGER_MS = MINUTE_MS  # a younger file may be about to be named by a row
+JSON_INTEGER_MAX = 2**53 - 1  # what every JSON reader carries exactly
 BODY_BYTES_MAX = PAYLOAD_BYTES_MAX + 64 * KIB  # an HTTP body holds a payload and a little more
 ERROR_MESSAGE_CHARS_MAX = 4 * KIB
 ERROR_DATA_BYTES_MAX = 16 * KIB

@@ -246,8 +246,10 @@ class FakeRouter:
         engine.done.append(done)
         return engine.view
 
-    def Engine_terminate(self, key: str, request_id: str, rollback: bool) -> InstanceView:
-        view = self._moved(key, "terminated", "terminate", rollback)
+    def Engine_terminate(
+        self, key: str, request_id: str, rollback: bool, source: str
+    ) -> InstanceView:
+        view = self._moved(key, "terminated", "terminate", rollback, source)
         engine = self._known(key)
         error = ErrorView("Terminated", "by request")
         engine.view = msgspec.structs.replace(view, error=error)
@@ -275,8 +277,8 @@ class FakeRouter:
     def Engine_resume(self, key: str, request_id: str) -> InstanceView:
         return self._moved(key, "queued", "resume")
 
-    def Engine_cancel(self, key: str, request_id: str) -> InstanceView:
-        return self._moved(key, "running", "cancel")
+    def Engine_cancel(self, key: str, request_id: str, source: str) -> InstanceView:
+        return self._moved(key, "running", "cancel", source)
 
     def Engine_restart(
         self, key: str, request_id: str, name: str, count: int, kind: str

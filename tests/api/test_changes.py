@@ -41,15 +41,16 @@ async def test_each_operation_reaches_the_engine(plane: Any, how: str) -> None:
         await one.restart(from_step=("charge", 2))
         await one.restart(from_step={"name": "w", "type": "waitForEvent"})
         await one.terminate(rollback=True)
+        source = "api" if how == "http" else "binding"
         assert plane.router.engine("one").done == [
             ("pause",),
             ("resume",),
-            ("cancel",),
+            ("cancel", source),
             ("restart", "", 1, "do"),
             ("restart", "charge", 1, "do"),
             ("restart", "charge", 2, "do"),
             ("restart", "w", 1, "waitForEvent"),
-            ("terminate", True),
+            ("terminate", True, source),
         ]
         with pytest.raises(StepNotFound):
             await one.restart(from_step="nowhere")
@@ -178,7 +179,7 @@ def test_the_command_line(toque: Served) -> None:
     assert toque("instances", "cancel", "orders", "a").exit_code == 0
     ended = toque("instances", "terminate", "orders", "a", "--rollback", "--json")
     assert json.loads(ended.stdout) == {"changed": [["a", "terminated"]], "errors": []}
-    assert toque.plane.router.engine("a").done[-1] == ("terminate", True)
+    assert toque.plane.router.engine("a").done[-1] == ("terminate", True, "api")
     assert toque("instances", "terminate", "orders", "a").exit_code == 1
     assert toque("instances", "delete", "orders", "-", input="a b c").exit_code == 0
     assert json.loads(toque("instances", "list", "orders", "--json").stdout) == []
@@ -229,6 +230,7 @@ async def operate(client: Any) -> None:
     await trip.terminate(rollback=True)
     ended = await trip.wait(30)
     assert (ended.status, ended.error, ended.rollback.outcome) == ("terminated", None, "complete")
+    await show_the_end(trip, "rollback book-1")
     with pytest.raises(InvalidTransition):
         await trip.cancel()
     await trip.delete()
@@ -239,11 +241,20 @@ async def operate(client: Any) -> None:
     await again.cancel()
     ended = await again.wait(30)
     assert (ended.status, ended.error.name) == ("terminated", "Cancelled")
+    await show_the_end(again, "go-1")
     done = await client.delete_instances("Trip", ["t1", "t2"])
     assert done == BatchChanges(
         [("t1", "deleted")], [ItemError("t2", 10400, "there is no instance 't2'.")]
     )
     assert StepRef("a") == StepRef("a", 1, "do")
+
+
+async def show_the_end(instance: Any, before: str) -> None:
+    """The last step of what was terminated says so."""
+    *_, last, end = (await instance.status()).steps
+    assert (last.name, end.type, end.name) == (before, "termination", "termination")
+    assert end.start == end.end == (await instance.status()).end
+    assert end.trigger["source"] in ("api", "binding")
 
 
 async def until(instance: Any, status: str) -> None:

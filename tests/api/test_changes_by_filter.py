@@ -12,6 +12,7 @@ from tests.api.test_http_refusals import BAD_ID, CREATE, INVALID, calling
 from toque.runtime.errors import InvalidArgument, InvalidTransition
 
 BULK = f"{CREATE}/batch/status"
+DELETIONS = f"{CREATE}/batch/delete"
 
 
 async def change(call: Any, key: str = "k", **body: Any) -> Any:
@@ -85,6 +86,50 @@ async def test_a_wrong_filter_changes_nothing(plane: Any, body: Any, expected: A
         await call("POST", CREATE, b'{"instance_id": "a"}')
         assert await call.refused("POST", BULK, json.dumps(body)) == expected
         assert plane.router.engine("a").done == []
+
+
+async def test_a_filter_deletes_to_the_end(plane: Any) -> None:
+    async with calling(plane) as call:
+        for n in range(5):
+            await call("POST", CREATE, json.dumps({"instance_id": f"in/{n}"}))
+        await call("POST", CREATE, b'{"instance_id": "out"}')
+        asked: dict[str, Any] = {"filter": {"prefix": "in/"}, "limit": 2, "cursor": None}
+        seen = []
+        while True:
+            _, found, _ = await call("POST", DELETIONS, json.dumps(asked))
+            seen.append([each["id"] for each in found["result"]["deleted"]])
+            asked["cursor"] = found["result"]["cursor"]
+            if asked["cursor"] is None:
+                break
+        assert seen == [["in/0", "in/1"], ["in/2", "in/3"], ["in/4"]]
+        assert list(plane.router.engines) == [key for key in plane.router.engines if "out" in key]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"filter": {}, "instances": ["a"]}, {"filter": {}, "limit": 101}, {"filter": {"a": 1}}],
+    ids=json.dumps,
+)
+async def test_a_wrong_filter_deletes_nothing(plane: Any, body: Any) -> None:
+    async with calling(plane) as call:
+        await call("POST", CREATE, b'{"instance_id": "a"}')
+        assert await call.refused("POST", DELETIONS, json.dumps(body)) == INVALID
+        assert plane.router.engine("a").done == []
+
+
+@both
+async def test_the_client_deletes_all_that_match(plane: Any, how: str) -> None:
+    async with reached(plane, how) as client:
+        for n in range(5):
+            await client.create_instance("orders", f"in/{n}")
+        await client.create_instance("orders", "out")
+        done = [part async for part in client.delete_matching("orders", prefix="in/", limit=2)]
+        assert [[each for each, _ in part.changed] for part in done] == [
+            ["in/0", "in/1"], ["in/2", "in/3"], ["in/4"]
+        ]  # fmt: skip
+        assert [line.id async for line in client.list_instances("orders")] == ["out"]
+        with pytest.raises(InvalidArgument, match="limit"):
+            await anext(aiter(client.delete_matching("orders", limit=0)))
 
 
 @both

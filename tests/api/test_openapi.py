@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 import jsonschema
+import msgspec
 import pytest
 from yarl import URL
 
@@ -203,3 +204,23 @@ def test_each_operation_names_the_scope_that_it_needs() -> None:
     assert needed["createInstance"] == [{"token": ["write"]}]
     assert needed["deploy"] == [{"token": ["admin"]}]
     assert needed["createAccount"] == [{"token": ["operator", "admin"]}]
+
+
+def test_no_number_of_a_body_is_too_large_for_what_lies_behind() -> None:
+    """MessagePack ends at 64 bits: a larger number would fail inside."""
+    for op in OPERATIONS:
+        if op.body in (None, Any, bytes):
+            continue
+        _, components = msgspec.json.schema_components([op.body], ref_template="{name}")
+        for schema in integers(components):
+            assert schema["maximum"] == 2**53 - 1, op.name
+
+
+def integers(schema: Any) -> Iterator[Any]:
+    """The schemas of whole numbers within a schema."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "integer":
+            yield schema
+        yield from (found for each in schema.values() for found in integers(each))
+    elif isinstance(schema, list):
+        yield from (found for each in schema for found in integers(each))

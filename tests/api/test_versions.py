@@ -92,6 +92,9 @@ async def test_versions_over_http(plane: Any) -> None:
             "workflow_id": "uuid-default-orders",
             "has_dag": True,
             "language": "python",
+            "concurrency": {"limit": None},
+            "default_retention": {"success_retention": None, "error_retention": None},
+            "limits": {"steps": None},
         }
         assert (await (await session.get(f"{base}/v0")).json())["result"] == version
         graph = (await (await session.get(f"{base}/v0/graph")).json())["result"]

@@ -7,11 +7,14 @@ the SDK refuses what its types do not say.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 from cloudflare import (
     APIResponseValidationError,
@@ -20,6 +23,8 @@ from cloudflare import (
     AuthenticationError,
     BadRequestError,
     Cloudflare,
+    DefaultAsyncHttpxClient,
+    DefaultHttpxClient,
     NotFoundError,
     PermissionDeniedError,
 )
@@ -51,11 +56,20 @@ MODES = [
 ]
 
 
-class Sdk:
-    """The SDK, blocking or async, called alike."""
+class Answer(NamedTuple):
+    """What the server answered, after how many seconds to ask again, and when."""
 
-    def __init__(self, client: Any, mode: Mode) -> None:
+    status: int
+    retry_after: int
+    at: float
+
+
+class Sdk:
+    """The SDK, blocking or async, called alike. `answers`: what it was answered, in order."""
+
+    def __init__(self, client: Any, mode: Mode, answers: list[Answer]) -> None:
         self.client = client
+        self.answers = answers
         self.workflows = client.workflows
         self.mode = mode
 
@@ -95,17 +109,38 @@ class Sdk:
 @asynccontextmanager
 async def using(served: Served, mode: Mode, **options: Any) -> AsyncIterator[Sdk]:
     """The SDK against the server."""
+    answers: list[Answer] = []
+
+    def note(response: httpx.Response) -> None:
+        told = int(response.headers.get("retry-after", 0))
+        answers.append(Answer(response.status_code, told, time.monotonic()))
+
+    async def note_async(response: httpx.Response) -> None:
+        note(response)
+
     options = {"api_token": served.token, "max_retries": 0, **options}
-    made = mode.kind(base_url=served.base_url, _strict_response_validation=mode.strict, **options)
-    if isinstance(made, AsyncCloudflare):
-        async with made:
-            yield Sdk(made, mode)
+    options |= {"base_url": served.base_url, "_strict_response_validation": mode.strict}
+    if mode.kind is AsyncCloudflare:
+        noting = DefaultAsyncHttpxClient(event_hooks={"response": [note_async]})
+        async with AsyncCloudflare(http_client=noting, **options) as client:
+            yield Sdk(client, mode, answers)
     else:
-        with made:
-            yield Sdk(made, mode)
+        noting_too = DefaultHttpxClient(event_hooks={"response": [note]})
+        with Cloudflare(http_client=noting_too, **options) as blocking:
+            yield Sdk(blocking, mode, answers)
 
 
 modes = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+plain = pytest.mark.parametrize("mode", MODES[::2], ids=lambda mode: mode.name)
+"""Where the answers are not what strict validation takes, or it makes no difference."""
+
+
+def limit(served: Served, workflow: str, creates_per_second: int) -> None:
+    """How many instances of a workflow may be made in a second."""
+    url = f"{served.url}/toque/v1/accounts/{ACCOUNT}/workflows/{workflow}/limits"
+    headers = {"Authorization": f"Bearer {served.token}"}
+    body = {"creates_per_second": creates_per_second}
+    httpx.patch(url, headers=headers, json=body).raise_for_status()
 
 
 def codes(error: APIStatusError) -> list[int | None]:
@@ -156,10 +191,14 @@ async def test_a_workflow_is_registered_changed_and_removed(served: Served, mode
         made = await sdk(sdk.workflows.update, name, **named)
         assert (made.name, made.class_name, made.is_deleted) == (name, "Orders", 0)
         assert made.terminator_running == 0
-        changed = await sdk(
-            sdk.workflows.update, name, concurrency={"limit": 5}, limits={"steps": 7}, **named
-        )
+        kept = {"success_retention": "1 day", "error_retention": 3_600_000}
+        options = {"concurrency": {"limit": 5}, "limits": {"steps": 7}, "default_retention": kept}
+        changed = await sdk(sdk.workflows.update, name, **options, **named)
         assert changed.id == made.id
+        (version,) = await sdk.all(sdk.workflows.versions.list, name)
+        assert (version.concurrency.limit, version.limits.steps) == (5, 7)
+        told = version.default_retention
+        assert (told.success_retention, told.error_retention) == (86_400_000, 3_600_000)
         gone = await sdk(sdk.workflows.delete, name)
         assert gone.status == "ok"
         with pytest.raises(NotFoundError) as missing:
@@ -189,12 +228,33 @@ async def test_create_takes_params_as_text_and_as_they_are(served: Served, mode:
 async def test_a_duplicate_is_refused_and_not_asked_for_again(served: Served, mode: Mode) -> None:
     async with using(served, mode, max_retries=5) as sdk:
         await sdk.create("Orders", "twice")
+        sdk.answers.clear()
         with pytest.raises(BadRequestError) as failed:
             await sdk.create("Orders", "twice")
         assert codes(failed.value) == [10405]
+        assert [answer.status for answer in sdk.answers] == [400]
         with pytest.raises(NotFoundError) as missing:
             await sdk.create("Nowhere", "twice")
         assert codes(missing.value) == [10200]
+
+
+@plain
+async def test_too_many_creates_wait_as_they_are_told(served: Served, mode: Mode) -> None:
+    async with using(served, mode, max_retries=5) as sdk:
+        name = f"rate-{mode.name}"
+        options = {"class_name": "Orders", "script_name": "shop_app.py"}
+        await sdk(sdk.workflows.update, name, **options)
+        limit(served, name, 1)
+        made = [(await sdk.create(name, f"rate{n}")).id for n in range(3)]
+        assert made == [sdk.id(f"rate{n}") for n in range(3)]
+        waited = [
+            (after.at - late.at, late.retry_after)
+            for late, after in pairwise(sdk.answers)
+            if late.status == 429
+        ]
+        assert waited
+        assert all(seconds >= told >= 1 for seconds, told in waited)
+        await sdk(sdk.workflows.delete, name)
 
 
 @modes
@@ -285,6 +345,23 @@ async def test_failures_and_rollbacks(served: Served, mode: Mode) -> None:
         assert found.steps[1].attempts[0].error.name == "OutOfStock"
         newest = await sdk.get("Fail", "failed", order="desc")
         assert newest.steps[0].type == "rollback"
+
+
+@plain
+async def test_a_termination_is_the_last_step(served: Served, mode: Mode) -> None:
+    async with using(served, mode) as sdk:
+        await sdk.create("Nap", "ended")
+        await sdk.until("Nap", "ended", "waiting")
+        options: dict[str, Any] = {"workflow_name": "Nap", "status": "terminate"}
+        await sdk(sdk.workflows.instances.status.edit, sdk.id("ended"), **options)
+        found = await sdk.get("Nap", "ended")
+        assert [step.type for step in found.steps] == ["sleep", "termination"]
+        assert isinstance(found.steps[1], got.StepUnionMember2)
+        assert found.steps[1].trigger.source == "api"
+        assert (found.status, found.step_count) == ("terminated", 1)
+        newest = await sdk.get("Nap", "ended", order="desc")
+        assert newest.steps[0].type == "termination"
+        assert (await sdk.get("Nap", "ended", simple="true")).steps == []
 
 
 @modes
