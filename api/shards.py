@@ -19,10 +19,11 @@ from ..engines.env import EngineEnv, EngineFaults
 from ..engines.journal import STREAM_NAMED, STREAM_NAMES
 from ..engines.reporter import Reporter
 from ..engines.shard import EngineShard
-from ..gatekeeper.account import Account, AccountEnv
+from ..gatekeeper.account import Account
 from ..gatekeeper.gatekeeper import Gatekeeper, GatekeeperEnv
 from ..gatekeeper.identity import Identity
 from ..gatekeeper.slots import GatekeeperFaults
+from ..gatekeeper.workflow_registry import AccountEnv
 from ..runtime import limits
 from ..runtime.blobs import BlobCollector, BlobStore
 from ..runtime.clock import Clock

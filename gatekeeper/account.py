@@ -1,4 +1,4 @@
-"""The Account: an account's small registry of workflows, versions and limits.
+"""The Account: an account's small registry of workflows, versions, scripts and limits.
 
 Each change raises the account's generation; front ends cache a snapshot and ask by generation.
 It is asked on deploys, on changes of limits and on cache misses, never per instance. What the
@@ -7,22 +7,14 @@ Gatekeeper must know of a change is told through the outbox, in the same commit 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import msgspec
 
 from ..runtime import limits
-from ..runtime.entity import Context, DurableObject
-from ..runtime.errors import (
-    InvalidArgument,
-    ScriptNotFound,
-    TooManyWorkflows,
-    WorkflowNotFound,
-)
+from ..runtime.entity import Context
+from ..runtime.errors import InvalidArgument, ScriptNotFound
 from ..runtime.ids import EntityRef, check_workflow_name
 from ..runtime.tables import Row, Table
-from .deploys import check_owner, plan_deploy
+from .deploys import plan_deploy
 from .messages import (
     ACCOUNT_KIND,
     CLEARING_KIND,
@@ -33,49 +25,10 @@ from .messages import (
     LimitsChange,
     ScriptRecord,
     Settings,
-    VersionRecord,
     WorkflowRecord,
 )
 from .settings import ACCOUNT_ROW, NOTHING_SET, SETTINGS, SettingsBook, check_change
-
-ACCOUNTS = Table(
-    "accounts",
-    (("entity", "TEXT"), ("generation", "INTEGER"), ("running_max", "INTEGER")),
-    key_size=1,
-)
-WORKFLOWS = Table(
-    "account_workflows",
-    (
-        ("entity", "TEXT"),
-        ("name", "TEXT"),
-        ("uuid", "TEXT"),
-        ("class_name", "TEXT"),
-        ("script_name", "TEXT"),
-        ("version_id", "TEXT"),
-        ("code_hash", "TEXT"),
-        ("created_ms", "INTEGER"),
-        ("modified_ms", "INTEGER"),
-        ("souschefs", "INTEGER"),
-        ("generation", "INTEGER"),
-        ("weight", "INTEGER"),
-        ("running_max", "INTEGER"),
-    ),
-    key_size=2,
-)
-VERSIONS = Table(
-    "account_versions",
-    (
-        ("entity", "TEXT"),
-        ("uuid", "TEXT"),
-        ("number", "INTEGER"),
-        ("version_id", "TEXT"),
-        ("code_hash", "TEXT"),
-        ("class_name", "TEXT"),
-        ("script_name", "TEXT"),
-        ("created_ms", "INTEGER"),
-    ),
-    key_size=3,
-)
+from .workflow_registry import ACCOUNTS, VERSIONS, WORKFLOWS, AccountEnv, WorkflowRegistry
 
 SCRIPTS = Table(
     "account_scripts",
@@ -91,26 +44,7 @@ SCRIPTS = Table(
 )
 
 
-@dataclass(frozen=True)
-class AccountEnv:
-    """What the wiring gives an Account.
-
-    Attributes:
-        running_max: the limit of an account that has set none; the Gatekeeper's must be the same.
-        souschefs: over how many SousChefs a new workflow is spread.
-        creates_per_second: of an account, and of a workflow, that has set none; the Gatekeeper's
-            must be the same.
-    """
-
-    running_max: int = limits.RUNNING_PER_ACCOUNT_DEFAULT
-    souschefs: int = limits.SOUSCHEFS_PER_WORKFLOW_DEFAULT
-    creates_per_second: tuple[int, int] = (
-        limits.CREATES_PER_SECOND_MAX,
-        limits.CREATES_PER_SECOND_MAX,
-    )
-
-
-class Account(DurableObject):
+class Account(WorkflowRegistry):
     """The registry of one account; its key is the account's id."""
 
     KIND = ACCOUNT_KIND
@@ -118,90 +52,7 @@ class Account(DurableObject):
 
     def __init__(self, ctx: Context, env: AccountEnv | None) -> None:
         super().__init__(ctx, env)
-        self._env = env or AccountEnv()
-        key = ctx.ref.key
-        row = ctx.get(ACCOUNTS, (key,))
-        self._generation = row[1] if row else 0
-        self._running_max = row[2] if row else self._env.running_max
-        rows = ctx.scan(WORKFLOWS, (key,), limit=limits.WORKFLOWS_PER_ACCOUNT_MAX)
-        self._workflows = {row[1]: WorkflowRecord(*row[1:]) for row in rows}
         self._settings = SettingsBook(ctx)
-
-    # --- workflows --------------------------------------------------------------------------
-
-    def put_workflow(
-        self,
-        name: str,
-        class_name: str,
-        script_name: str,
-        code_hash: str,
-        take_over: bool = False,
-    ) -> WorkflowRecord:
-        """Register a workflow, or deploy a new version of it.
-
-        The same class, script and hash again change nothing. Another class or hash makes a new
-        version.
-
-        Raises:
-            InvalidId: the name breaks its grammar.
-            WorkflowOwned: the name belongs to another script and is not to be taken over.
-            TooManyWorkflows: the account is full.
-        """
-        check_workflow_name(name)
-        known = self._workflows.get(name)
-        if known is None:
-            return self._create(name, class_name, script_name, code_hash)
-        if not take_over:
-            check_owner(known, script_name)
-        if (known.code_hash, known.class_name) == (code_hash, class_name):
-            if known.script_name == script_name:
-                return known
-            return self._change(known, script_name=script_name)
-        return self._change(
-            known,
-            class_name=class_name,
-            script_name=script_name,
-            version_id=self.ctx.entropy.new_id(),
-            code_hash=code_hash,
-            modified_ms=self.ctx.clock.now_ms(),
-        )
-
-    def _create(
-        self, name: str, class_name: str, script_name: str, code_hash: str
-    ) -> WorkflowRecord:
-        if len(self._workflows) >= limits.WORKFLOWS_PER_ACCOUNT_MAX:
-            raise TooManyWorkflows(
-                f"account {self.ctx.ref.key!r} has {len(self._workflows)} workflows; delete one "
-                f"before adding {name!r}.",
-                {"max": limits.WORKFLOWS_PER_ACCOUNT_MAX},
-            )
-        now_ms = self.ctx.clock.now_ms()
-        record = WorkflowRecord(
-            name=name,
-            uuid=self.ctx.entropy.new_id(),
-            class_name=class_name,
-            script_name=script_name,
-            version_id=self.ctx.entropy.new_id(),
-            code_hash=code_hash,
-            created_ms=now_ms,
-            modified_ms=now_ms,
-            souschefs=self._env.souschefs,
-            generation=self._next_generation(),
-        )
-        self._note_version(record)
-        self._write(record)
-        return record
-
-    def get_workflow(self, name: str) -> WorkflowRecord:
-        """The workflow of that name.
-
-        Raises:
-            WorkflowNotFound
-        """
-        record = self._workflows.get(name)
-        if record is None:
-            raise WorkflowNotFound(f"there is no workflow {name!r:.80}.", {"name": name[:80]})
-        return record
 
     # --- scripts ----------------------------------------------------------------------------
 
@@ -248,10 +99,6 @@ class Account(DurableObject):
         self.ctx.put(SCRIPTS, (self.ctx.ref.key, script, code_hash, created_ms, now_ms, raw))
         return ScriptRecord(script, code_hash, created_ms, now_ms, classes)
 
-    def _version_of(self, name: str) -> str:
-        known = self._workflows.get(name)
-        return known.version_id if known is not None else ""
-
     def register(
         self, name: str, class_name: str, script_name: str, change: LimitsChange
     ) -> DeployedWorkflow:
@@ -294,12 +141,6 @@ class Account(DurableObject):
     def _script(self, name: str) -> ScriptRecord | None:
         row = self.ctx.get(SCRIPTS, (self.ctx.ref.key, name))
         return None if row is None else _script_of(row)
-
-    def list_versions(self, name: str) -> list[VersionRecord]:
-        """The versions of a workflow, oldest first (the newest SCAN_ROWS_MAX of them)."""
-        prefix = (self.ctx.ref.key, self.get_workflow(name).uuid)
-        rows = self.ctx.scan(VERSIONS, prefix, limit=limits.SCAN_ROWS_MAX, reverse=True)
-        return [VersionRecord(*row[3:]) for row in reversed(rows)]
 
     def delete_workflow(self, name: str) -> WorkflowRecord:
         """Remove a workflow; the name is free again, the uuid is never used again.
@@ -426,41 +267,6 @@ class Account(DurableObject):
         return self._snapshot()
 
     # --- inside -----------------------------------------------------------------------------
-
-    def _change(self, record: WorkflowRecord, **changes: Any) -> WorkflowRecord:
-        values = {name: getattr(record, name) for name in record.__struct_fields__}
-        changed = WorkflowRecord(**{**values, **changes, "generation": self._next_generation()})
-        if changed.version_id != record.version_id:
-            self._note_version(changed)
-        self._write(changed)
-        return changed
-
-    def _next_generation(self) -> int:
-        self.ctx.put(ACCOUNTS, (self.ctx.ref.key, self._generation + 1, self._running_max))
-        self._generation += 1
-        return self._generation
-
-    def _write(self, record: WorkflowRecord) -> None:
-        values = [getattr(record, name) for name in record.__struct_fields__]
-        self.ctx.put(WORKFLOWS, (self.ctx.ref.key, *values))
-        self._workflows[record.name] = record
-
-    def _note_version(self, record: WorkflowRecord) -> None:
-        prefix = (self.ctx.ref.key, record.uuid)
-        newest = self.ctx.scan(VERSIONS, prefix, limit=1, reverse=True)
-        number = newest[0][2] + 1 if newest else 1
-        self.ctx.put(
-            VERSIONS,
-            (
-                *prefix,
-                number,
-                record.version_id,
-                record.code_hash,
-                record.class_name,
-                record.script_name,
-                record.modified_ms,
-            ),
-        )
 
     def _tell_workflow(self, uuid: str, weight: int, running_max: int) -> None:
         gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)

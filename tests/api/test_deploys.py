@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -162,6 +164,18 @@ async def test_the_client_deploys_folders_and_files(tmp_path: Path) -> None:
         assert (taken.script, len(taken.workflows)) == ("order.py", 2)
         with pytest.raises(BundleInvalid, match="no such file"):
             await client.deploy(tmp_path / "nothing")
+
+
+async def test_a_large_bundle_is_sent_in_pieces(tmp_path: Path) -> None:
+    """aiohttp warns of bytes that are sent at once, and warnings are errors here."""
+    folder = tmp_path / "big"
+    folder.mkdir()
+    (folder / "main.py").write_text(BASE_APP.replace("base", "big"))
+    noise = base64.b85encode(random.Random(1).randbytes(3 * limits.MIB)).decode()
+    (folder / "noise.py").write_text(f"NOISE = {noise!r}\n")
+    async with server_at(tmp_path) as server, connect(server.url, "t") as client:
+        found = await client.deploy(folder, script="big")
+    assert [each.name for each in found.workflows] == ["big"]
 
 
 async def test_bad_code_is_refused_and_changes_nothing(tmp_path: Path) -> None:

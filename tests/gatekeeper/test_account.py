@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.runtime.shards import Cluster
-from toque.gatekeeper.account import Account, AccountEnv
+from toque.gatekeeper.account import Account
 from toque.gatekeeper.gatekeeper import Gatekeeper, GatekeeperEnv
 from toque.gatekeeper.messages import (
     AccountSnapshot,
@@ -24,6 +24,7 @@ from toque.gatekeeper.messages import (
     VersionRecord,
     WorkflowRecord,
 )
+from toque.gatekeeper.workflow_registry import AccountEnv
 from toque.runtime import limits
 from toque.runtime.errors import (
     InvalidArgument,
