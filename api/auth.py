@@ -129,7 +129,11 @@ class Admission:
         try:
             token = bearer(authorization)
             digest = sha256(token).digest()
-            return self._tokens.find(digest) or await self._registered(token, digest, client)
+            here = self._tokens.find(digest)
+            if here is not None:
+                return here
+            slowed = self._failures.is_slowed(client, asyncio.get_running_loop().time())
+            return await self._registered(token, digest, patient=not slowed)
         except Unauthorized:
             wait_ms = self._failures.note(client, asyncio.get_running_loop().time())
             if wait_ms is None:
@@ -139,12 +143,24 @@ class Admission:
                 {"retry_after_ms": wait_ms},
             ) from None
 
-    async def _registered(self, token: bytes, digest: bytes, client: str) -> Principal:
+    async def check_still(self, authorization: bytes | None) -> None:
+        """Check a request again that was admitted and goes on for long.
+
+        A token that has ceased to be valid meanwhile is no failed attempt.
+
+        Raises:
+            Unauthorized: the token was revoked, or has expired.
+        """
+        token = bearer(authorization)
+        digest = sha256(token).digest()
+        if self._tokens.find(digest) is None:
+            await self._registered(token, digest, patient=True)
+
+    async def _registered(self, token: bytes, digest: bytes, *, patient: bool) -> Principal:
         token_id = token_id_of(token)
         found = None
         if token_id is not None and self._identity is not None:
-            slowed = self._failures.is_slowed(client, asyncio.get_running_loop().time())
-            found = await self._identity.token(token_id, patient=not slowed)
+            found = await self._identity.token(token_id, patient=patient)
         known = _NOBODYS if found is None else found.digest
         if not hmac.compare_digest(known, digest) or found is None:
             raise Unauthorized("the token is not known; check TOQUE_TOKEN.")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from ..gatekeeper.identity import OPERATOR
@@ -25,6 +26,7 @@ from ..runtime.errors import (
     PayloadTooLarge,
     RequestTimeout,
     RouteNotFound,
+    Unauthorized,
 )
 from ..runtime.histogram import Histogram
 from ..runtime.ids import check_account_id
@@ -80,10 +82,12 @@ class Request:
         key: its Idempotency-Key.
         meter: counts it.
         last_event: its Last-Event-ID.
+        check_still: raises `Unauthorized` once the token with which it came is not valid any more.
     """
 
     __slots__ = (
         "account",
+        "check_still",
         "client",
         "gauge",
         "held",
@@ -100,6 +104,7 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive, gauge: Gauge, meter: RouteMeter) -> None:
         self.account = ""
         self.principal = _NOBODY
+        self.check_still: Callable[[], Awaitable[None]] = _never_admitted
         address = scope.get("client")
         self.client: str = address[0] if address else ""
         self.words: list[str] = []
@@ -177,6 +182,10 @@ class Gauge:
 
 Handler = Callable[[Request], Awaitable[bytes | Streamed]]
 _NOBODY = Principal("", "read", "", "")
+
+
+async def _never_admitted() -> None:
+    raise Unauthorized("the request was not admitted.")
 
 
 class RouteMeter:
@@ -306,6 +315,7 @@ class Dispatcher:
                 request.last_event = int(value)
         principal = await self._admission.principal(authorization, request.client)
         request.principal = principal
+        request.check_still = partial(self._admission.check_still, authorization)
         parts: list[bytes] = scope["raw_path"][1:].split(b"/")
         if len(parts) > 1 and not parts[-1]:
             parts.pop()

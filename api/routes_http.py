@@ -1,7 +1,7 @@
 """The REST routes of workflows and instances, in Cloudflare's shapes.
 
 `dispatch_http` admits and routes; here are the table and its endpoints. A long wait ends when the
-client goes away or the server drains.
+client goes away, its token ceases to be valid, or the server drains.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ..engines.views import EventPage
 from ..runtime import limits
-from ..runtime.errors import InvalidArgument, Overloaded, ShardUnavailable
+from ..runtime.errors import InvalidArgument, Overloaded, ShardUnavailable, ToqueError
 from . import requests, shapes, version_shapes, watching_shapes
 from .auth import READ, WRITE
 from .content_http import Content
@@ -252,7 +252,9 @@ class Routes:
         cursor = max(requests.parse_int(query, "cursor", 0) or 0, request.last_event)
 
         async def next_page(cursor: int) -> EventPage:
-            return await self._events(request, cursor, types, limits.SUBSCRIBER_QUIET_MS)
+            page = await self._events(request, cursor, types, limits.SUBSCRIBER_QUIET_MS)
+            await request.check_still()
+            return page
 
         first = await self._events(request, cursor, types, 0)
         if self.streams >= limits.SUBSCRIPTIONS_MAX:
@@ -286,7 +288,7 @@ class Routes:
         return shapes.answer(watching_shapes.waiting_shape(instance_id, view, slot))
 
     async def _while_there(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a long wait, given up when the client goes or the server drains."""
+        """The result of a long wait, unless it is given up; see the module's description."""
         if self._draining:
             work.close()
             raise _draining()
@@ -335,15 +337,24 @@ class _Watch:
         self.reason: BaseException | None = None
         self._request = request
         self._loop = loop
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Look out for the client's leaving (short waits end before that costs anything)."""
-        self._watching = self._loop.create_task(self._watch())
+        """Look out for what ends it (short waits end before that costs anything)."""
+        watching = self._watch_client(), self._watch_token()
+        self._watching = [self._loop.create_task(each) for each in watching]
 
-    async def _watch(self) -> None:
+    async def _watch_client(self) -> None:
         await self._request.gone()
         self.give_up(ClientGone())
+
+    async def _watch_token(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(limits.TOKEN_CHECK_MS / 1000)
+                await self._request.check_still()
+        except ToqueError as error:
+            self.give_up(error)
 
     def give_up(self, reason: BaseException) -> None:
         """End the wait; its request raises `reason`."""
@@ -353,8 +364,8 @@ class _Watch:
 
     def stop(self) -> None:
         """Look out no more."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for each in self._watching:
+            each.cancel()
 
 
 def _draining() -> ShardUnavailable:

@@ -109,6 +109,7 @@ TOKEN_EXPIRED_KEPT_MS = DAY_MS  # how long an expired one is still listed
 IDENTITY_FRESH_MS = 500  # an older snapshot is refreshed in the background
 IDENTITY_STALE_MAX_MS = 1_000  # a still older one is refreshed before it is used
 IDENTITY_CALL_MS = 1_000  # how long a front end waits for it then
+TOKEN_CHECK_MS = 1_000  # how often a long wait looks whether its token is valid still
 IDENTITY_LOST_MAX_MS = 15_000  # how old it may be while the registry can't be asked
 AUTH_FAILURES_BURST = 20  # per address, before they are slowed
 AUTH_FAILURES_PER_SECOND = 1

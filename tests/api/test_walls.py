@@ -5,6 +5,7 @@ The walk takes its routes from the application itself, so that a route can't be 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from toque.api.dispatch_http import ACCOUNT
 from toque.api.failures import Failures
 from toque.api.server_http import HttpServer
 from toque.api.wiring import Runtime, start_embedded
+from toque.runtime import limits
 from toque.runtime.clock import ManualClock, SystemClock
 
 APP = """
@@ -149,6 +151,41 @@ async def test_every_route_lets_in_whoever_may(tmp_path: Path) -> None:
             who = f"operator {route.scope}" if route.operator else route.scope
             status, _ = await call(route.method, shown(path), who)
             assert status not in (401, 403, 405, 500), f"{route.method} {shown(path)}: {status}"
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+async def test_what_goes_on_for_long_ends_with_its_token(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TOKEN_CHECK_MS", 10)
+    async with world(tmp_path) as call, asyncio.timeout(20):
+        made = await call.make("passing", "default", "write", expires_in_ms=3_600_000)
+        headers = {"Authorization": f"Bearer {call.tokens['passing']}"}
+        mine = f"/{MINE.format(account='default')}"
+        async with (
+            call.session.get(
+                f"{call.session.base}{mine}/mine/subscribe", headers=headers
+            ) as stream,
+            asyncio.TaskGroup() as tasks,
+        ):
+            await stream.content.readuntil(b"workflow_queued\n")
+            long = [
+                tasks.create_task(call(method, f"{mine}{path}", "passing"))
+                for method, path in (
+                    ("GET", "/mine?wait=9m"),
+                    ("GET", "/mine/events?wait=9m&cursor=99"),
+                    ("POST", "?wait=9m"),
+                )
+            ]
+            while call.app.api.in_flight < len(long) + 1:
+                await asyncio.sleep(0)
+            if how == "revoked":
+                await call.runtime.control_plane.accounts.revoke_token("default", made)
+            else:
+                call.app.admission._clock.advance(3_600_000)  # type: ignore[attr-defined]
+            assert b'event: error\ndata: {"code":"auth.unauthorized"' in await stream.read()
+        assert [task.result()[0] for task in long] == [401, 401, 401]
+        assert call.app.endpoints.streams == 0
 
 
 async def test_all_that_is_no_table_needs_a_token_too(tmp_path: Path) -> None:
