@@ -223,7 +223,6 @@ class StepUndone(CallerError):
 
     code = "step.undone"
     number = 10421
-    status = 409
 
 
 class StepNotFound(CallerError):

@@ -55,6 +55,7 @@ class RateLimited(CallerError):
     number = 10605
     status = 429
     retryable = True
+    overloaded = True
 
 
 class TooManyFailures(CallerError):
@@ -63,6 +64,7 @@ class TooManyFailures(CallerError):
     code = "auth.too_many_failures"
     number = 10606
     status = 429
+    overloaded = True
 
 
 class QueueFull(CallerError):
@@ -72,3 +74,4 @@ class QueueFull(CallerError):
     number = 10607
     status = 429
     retryable = True
+    overloaded = True

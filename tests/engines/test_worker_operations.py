@@ -11,6 +11,7 @@ import pytest
 
 from tests.engines.worker_app import Undone
 from toque.api.wiring import embedded
+from toque.engines.failures import StepUndone
 
 
 def told(path: Path) -> list[str]:
@@ -43,10 +44,12 @@ async def test_operations_reach_code_in_another_process(tmp_path: Path) -> None:
         assert ended.rollback.outcome == "complete"
         assert told(path) == ["first", "second", "undo-second-None-no", "undo-first-None-no"]
 
-        await one.restart(from_step={"name": "hear", "type": "waitForEvent"})
+        with pytest.raises(StepUndone, match="first"):
+            await one.restart(from_step={"name": "hear", "type": "waitForEvent"})
+        await one.restart(from_step={"name": "first"})
         ended = await one.wait(60)
         assert ended.rollback.outcome == "complete"
-        assert told(path).count("first") == 1
+        assert told(path).count("first") == 2
         assert told(path).count("second") == 2
 
 
