@@ -74,7 +74,7 @@ Unset = msgspec.UnsetType
 class AccountLimitsBody(msgspec.Struct, forbid_unknown_fields=True):
     """A change of an account's limits. Null: the default again. Retention as in a create."""
 
-    running_max: Whole | Unset = msgspec.UNSET
+    running_max: Whole | Unset | None = msgspec.UNSET
     creates_per_second: Whole | Unset | None = msgspec.UNSET
     success_retention: Whole | str | Unset | None = msgspec.UNSET
     error_retention: Whole | str | Unset | None = msgspec.UNSET
@@ -83,8 +83,8 @@ class AccountLimitsBody(msgspec.Struct, forbid_unknown_fields=True):
 class WorkflowLimitsBody(AccountLimitsBody, forbid_unknown_fields=True):
     """A change of a workflow's limits. `running_max` 0: only the account's limit holds."""
 
-    weight: Whole | Unset = msgspec.UNSET
-    souschefs: Whole | Unset = msgspec.UNSET
+    weight: Whole | Unset | None = msgspec.UNSET
+    souschefs: Whole | Unset | None = msgspec.UNSET
     steps: Whole | Unset | None = msgspec.UNSET
 
 

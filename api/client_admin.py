@@ -42,8 +42,6 @@ WORKFLOW_LIMITS = (
     "success_retention",
     "error_retention",
 )
-_RESET = {"creates_per_second", "steps", "success_retention", "error_retention"}
-"""None gives these back their default."""
 _RIGHT = {
     "running_max": "running_max=1000",
     "weight": "weight=2",
@@ -280,7 +278,7 @@ def _limits(changes: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
             raise InvalidArgument(
                 f"{name!r:.80} is no limit; they are {', '.join(known)}. Right: {_RIGHT[known[0]]}."
             )
-        if value is None and name in _RESET:
+        if value is None:
             body[name] = None
         elif name.endswith("retention"):
             body[name] = duration_ms(value, name, max_ms=bounds.RETENTION_MAX_MS)

@@ -25,6 +25,7 @@ from .service import NewInstance
 
 T = TypeVar("T")
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?\Z")
+_DIGITS_MAX = 20
 _JSON_SPACE = b" \t\r\n"
 
 
@@ -255,9 +256,13 @@ def parse_int(query: dict[str, str], name: str, default: int | None) -> int | No
     text = query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise InvalidArgument(f"{name} {text!r:.80} is no positive whole number.")
-    return int(text)
+    is_whole = text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX
+    value = int(text) if is_whole else -1
+    if not 0 <= value <= limits.JSON_INTEGER_MAX:
+        raise InvalidArgument(
+            f"{name} {text!r:.80} must be a whole number from 0 to {limits.JSON_INTEGER_MAX}."
+        )
+    return value
 
 
 def parse_page(query: dict[str, str]) -> tuple[int, int]:

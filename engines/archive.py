@@ -15,6 +15,7 @@ import hashlib
 import io
 import re
 import stat
+import struct
 import unicodedata
 import zipfile
 import zlib
@@ -31,6 +32,15 @@ _ENTRIES = ("app.py", "main.py")
 _MARK = b"toque bundle 1\n"
 _CENTRAL = b"PK\x01\x02"
 _LEVEL = 6
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    OverflowError,  # an offset that no file can have
+    ValueError,
+)
 
 
 class Bundle:
@@ -84,7 +94,7 @@ class Bundle:
         try:
             with zipfile.ZipFile(io.BytesIO(raw)) as archive:
                 return cls(_contents(archive))
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
+        except _UNREADABLE as error:
             raise BundleInvalid(
                 f"the bundle is no zip that can be read: {str(error) or type(error).__name__}."
             ) from None

@@ -225,7 +225,7 @@ class Account(WorkflowRegistry):
         if record is not None:
             self._change_workflow_limits(record, change)
         elif change.running_max is not msgspec.UNSET:
-            self.set_limits(change.running_max)
+            self.set_limits(_value(change.running_max, self._env.running_max))
         uuid = ACCOUNT_ROW if record is None else record.uuid
         if self._put_settings(uuid, self._settings.changed(uuid, change)):
             self._next_generation()
@@ -234,9 +234,12 @@ class Account(WorkflowRegistry):
     def _change_workflow_limits(self, record: WorkflowRecord, change: LimitsChange) -> None:
         name = record.name
         if change.souschefs is not msgspec.UNSET:
-            self.set_souschefs(name, change.souschefs)
-        weight = record.weight if change.weight is msgspec.UNSET else change.weight
-        most = record.running_max if change.running_max is msgspec.UNSET else change.running_max
+            self.set_souschefs(name, _value(change.souschefs, self._env.souschefs))
+        weight, most = record.weight, record.running_max
+        if change.weight is not msgspec.UNSET:
+            weight = _value(change.weight, 1)
+        if change.running_max is not msgspec.UNSET:
+            most = _value(change.running_max, 0)
         self.set_workflow_limits(name, weight, most)
 
     def _put_settings(self, uuid: str, settings: Settings) -> bool:
@@ -277,3 +280,7 @@ def _script_of(row: Row) -> ScriptRecord:
     _, script, code_hash, created_ms, modified_ms, raw = row
     classes = msgspec.json.decode(raw, type=list[tuple[str, str]])
     return ScriptRecord(script, code_hash, created_ms, modified_ms, classes)
+
+
+def _value(given: int | None, default: int) -> int:
+    return default if given is None else given

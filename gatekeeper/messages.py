@@ -122,9 +122,9 @@ class LimitsChange(msgspec.Struct, frozen=True):
     `weight`, `souschefs` and `steps` are workflows' only.
     """
 
-    running_max: int | msgspec.UnsetType = msgspec.UNSET
-    weight: int | msgspec.UnsetType = msgspec.UNSET
-    souschefs: int | msgspec.UnsetType = msgspec.UNSET
+    running_max: int | msgspec.UnsetType | None = msgspec.UNSET
+    weight: int | msgspec.UnsetType | None = msgspec.UNSET
+    souschefs: int | msgspec.UnsetType | None = msgspec.UNSET
     creates_per_second: int | msgspec.UnsetType | None = msgspec.UNSET
     steps: int | msgspec.UnsetType | None = msgspec.UNSET
     success_retention_ms: int | msgspec.UnsetType | None = msgspec.UNSET

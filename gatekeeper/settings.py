@@ -83,9 +83,7 @@ def check_change(change: LimitsChange, *, of_workflow: bool) -> None:
             continue
         if not of_workflow and name not in _ACCOUNT_FIELDS:
             raise InvalidArgument(f"{name} is a workflow's; an account has none.")
-        if value is None and name in Settings.__struct_fields__:
-            continue
-        if value is None or not least <= value <= most:
+        if value is not None and not least <= value <= most:
             raise InvalidArgument(f"{name} must be {least} to {most}, not {value}.")
 
 

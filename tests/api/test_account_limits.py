@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from tests.api.test_walls import world
+from toque.api.client_admin import ACCOUNT_LIMITS
 from toque.engines.engine import _retention
 from toque.engines.views import CreateRequest, Retention
 from toque.gatekeeper.messages import Settings
+from toque.runtime import limits
 
 LIMITS = "/toque/v1/accounts/default/limits"
 OF_ORDER = "/toque/v1/accounts/default/workflows/Order/limits"
@@ -76,7 +78,10 @@ async def test_a_workflow_has_limits_of_its_own(tmp_path: Path) -> None:
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     (LIMITS, {"running_max": -1}),
-    (LIMITS, {"running_max": None}),
+    (LIMITS, {"running_max": 10**7 + 1}),
+    (LIMITS, {"running_max": 2**63}),
+    (LIMITS, {"running_max": 2**64}),
+    (LIMITS, {"error_retention": -(10**20)}),
     (LIMITS, {"running_max": "many"}),
     (LIMITS, {"creates_per_second": 0}),
     (LIMITS, {"creates_per_second": 1_000_001}),
@@ -91,6 +96,22 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (OF_ORDER, {"steps": 25_001}),
     (OF_ORDER, {"weight": 2, "steps": 0}),
 ]
+
+
+async def test_null_is_the_default_again_of_every_limit(tmp_path: Path) -> None:
+    changed = {"running_max": 5, "weight": 3, "creates_per_second": 9, "souschefs": 4,
+               "steps": 50, "success_retention": 0, "error_retention": 7}  # fmt: skip
+    async with world(tmp_path) as call:
+        _, found = await call("GET", OF_ORDER, "read")
+        await call("PATCH", OF_ORDER, "admin", changed)
+        assert await call("PATCH", OF_ORDER, "admin", dict.fromkeys(changed)) == (200, found)
+        of_account = {name: value for name, value in changed.items() if name in ACCOUNT_LIMITS}
+        await call("PATCH", LIMITS, "admin", of_account)
+        _, found = await call("PATCH", LIMITS, "admin", dict.fromkeys(of_account))
+        assert {**found["result"], "generation": 0} == {
+            "running_max": limits.RUNNING_PER_ACCOUNT_DEFAULT, "creates_per_second": 300,
+            "success_retention": None, "error_retention": None, "generation": 0,
+        }  # fmt: skip
 
 
 async def test_bad_changes_are_refused_whole(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from toque.api import requests, shapes
 from toque.api.errors_http import answer_of
 from toque.engines.views import ErrorView, InstanceView
+from toque.runtime import limits
 from toque.runtime.errors import InvalidArgument, MethodNotAllowed, ToqueError, Unauthorized
 
 VIEW = InstanceView(
@@ -141,3 +142,10 @@ def test_durations(text: str, ms: int) -> None:
 def test_no_durations(text: str) -> None:
     with pytest.raises(InvalidArgument, match="for example wait=30s"):
         requests.parse_duration(text, "wait")
+
+
+@pytest.mark.parametrize("text", ["-1", "1.0", "", "٣", "9" * 16, str(2**63), "9" * 19, "9" * 5000])
+def test_a_number_of_a_query_fits_all_that_lies_behind(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="cursor"):
+        requests.parse_int({"cursor": text}, "cursor", 0)
+    assert requests.parse_int({"cursor": str(limits.JSON_INTEGER_MAX)}, "cursor", 0) == 2**53 - 1

@@ -6,6 +6,7 @@ import asyncio
 import io
 import os
 import stat
+import struct
 import subprocess
 import sys
 import zipfile
@@ -131,6 +132,19 @@ def test_too_many_files_are_refused_before_they_are_listed(
     monkeypatch.setattr(archive.zipfile, "ZipFile", None)
     with pytest.raises(BundleInvalid, match="more than 5 files"):
         Bundle.from_zip(raw)
+
+
+@pytest.mark.parametrize("offset", [1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1], ids=hex)
+def test_an_entry_that_lies_where_no_file_reaches_is_refused(offset: int) -> None:
+    raw = zipped([("app.py", APP)])
+    begin, end = raw.index(b"PK\x01\x02"), raw.index(b"PK\x05\x06")
+    central, tail = raw[begin:end], raw[end:]
+    extra = struct.pack("<HHQ", 1, 8, offset)  # zip64
+    central = central[:30] + struct.pack("<H", len(extra)) + central[32:42] + b"\xff" * 4
+    central += raw[begin + 46 : end] + extra
+    tail = tail[:12] + struct.pack("<I", len(central)) + tail[16:]
+    with pytest.raises(BundleInvalid, match="no zip that can be read"):
+        Bundle.from_zip(raw[:begin] + central + tail)
 
 
 def test_what_is_no_zip_is_refused() -> None:
