@@ -6,7 +6,9 @@ out, and so are loops and branches that hold no step. A graph is a help for the 
 takes from elsewhere (other files, names that are made at run time) is shown as its text. Source
 that can't be parsed, has no such workflow, or is too large gives None.
 
-The nodes have the form that Cloudflare's API gives them: dicts with a `type`.
+The nodes have the form that Cloudflare's API gives them: dicts with a `type`. A step that is made
+into a task, and awaited later, tells by `starts` and `resolves` between which positions it runs;
+they count from 1, and each await moves on by one while such a task is open.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 VERSION = 1
 _STEP = "step"
 _UNKNOWN = {"type": "unknown"}
+_MAKERS = frozenset(
+    {"asyncio.create_task", "asyncio.ensure_future", "create_task", "ensure_future"}
+)
 _TASKS = frozenset({"create_task", "ensure_future", "wait_for", "shield"})
 
 
@@ -169,6 +174,8 @@ class _Reader:
         self._names = {_STEP}
         self._walked: dict[str, bool] = {}
         self._left = limits.GRAPH_NODES_MAX
+        self._open: dict[str, Node] = {}  # tasks that nobody has awaited yet, by variable
+        self._position = 1
 
     def workflow(self, class_name: str) -> list[Node] | None:
         """The nodes of a workflow's `run`; None: it is not in this module."""
@@ -242,6 +249,8 @@ class _Reader:
                 return self._try(node)
             case ast.With() | ast.AsyncWith():
                 return self._with(node)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+                return self._assigned(name, call)
             case ast.Match():
                 return self._match(node)
             case _:
@@ -318,8 +327,8 @@ class _Reader:
                 return []
             case ast.Call():
                 return self._call(node)
-            case ast.Await(value=ast.Name(id=name)) if name in self._steps:
-                return self._declared(name)
+            case ast.Await(value=value):
+                return self._awaited(value)
             case ast.IfExp():
                 arms = [(_text(node.test), node.body), (None, node.orelse)]
                 branches = [{"condition": c, "nodes": self._value(arm)} for c, arm in arms]
@@ -330,6 +339,29 @@ class _Reader:
                 return self._comprehended(node, [node.key, node.value])
             case _:
                 return self._inner(node)
+
+    def _assigned(self, name: str, call: ast.Call) -> list[Node]:
+        found = self._value(call)
+        if found and "name" in found[-1] and _text(call.func) in _MAKERS:
+            found[-1]["starts"] = self._position
+            self._open[name] = found[-1]
+        return found
+
+    def _awaited(self, value: ast.expr) -> list[Node]:
+        was_open = bool(self._open)
+        if isinstance(value, ast.Name) and value.id in self._steps:
+            found = self._declared(value.id)
+        else:
+            found = self._value(value)
+        names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+        if "FIRST_" in _text(value):  # which of them, nobody knows
+            names.clear()
+        ended = [self._open.pop(name) for name in sorted(names & self._open.keys())]
+        if ended or (was_open and found):
+            self._position += 1
+        for task in ended:
+            task["resolves"] = self._position
+        return found
 
     def _comprehended(
         self,
@@ -382,8 +414,9 @@ class _Reader:
                     if "WorkflowStep" in _text(each.annotation)
                 },
             )
+            tasks, self._open, at, self._position = self._open, {}, self._position, 1
             nodes = self._body(function.body)
-            self._names = outer
+            self._names, self._open, self._position = outer, tasks, at
             if nodes and nodes[-1]["type"] == "break":
                 nodes.pop()
             self._walked[name] = _is_step(nodes)

@@ -128,6 +128,31 @@ def test_what_runs_at_the_same_time() -> None:
     ]
 
 
+def test_tasks_tell_when_they_start_and_resolve() -> None:
+    nodes = run_nodes("""
+        await step.do("before", f)
+        one = asyncio.create_task(step.do("one", f))
+        two = asyncio.ensure_future(step.sleep("two", 5))
+        await step.do("between", f)
+        three = asyncio.create_task(step.do("three", f))
+        await one
+        await asyncio.gather(two, three)
+        await step.do("after", f)
+        four = asyncio.create_task(step.do("four", f))
+        await asyncio.wait([four, step.do("five", f)], return_when=asyncio.FIRST_COMPLETED)
+    """)
+    told = {node["name"]: (node.get("starts"), node.get("resolves")) for node in nodes[:-1]}
+    assert told == {
+        "before": (None, None),
+        "one": (1, 3),
+        "two": (1, 4),
+        "between": (None, None),
+        "three": (2, 4),
+        "after": (None, None),
+        "four": (4, None),
+    }
+
+
 def test_declared_steps_run_where_they_are_called_after_what_they_need() -> None:
     assert names(
         run_nodes("""

@@ -172,6 +172,22 @@ def test_statuses_are_changed(wrangler: Wrangler) -> None:
     wrangler("instances", "terminate", "Nap", "moved")
     wait_for(wrangler, "Nap", "moved", "terminated")
     assert "10407" in wrangler.fails("instances", "terminate", "Nap", "moved")
+    said = wrangler("instances", "describe", "Nap", "moved")
+    assert "Terminated" in said
+    assert re.search(r"Termination\s+Trigger:\s+api", said)
+
+
+def test_a_workflow_is_deleted_with_its_instances(wrangler: Wrangler) -> None:
+    served = wrangler.served
+    with Cloudflare(api_token=served.token, base_url=served.base_url) as sdk:
+        named = {"class_name": "Nap", "script_name": "shop_app.py"}
+        sdk.workflows.update("gone", account_id=served.account, **named)
+    wrangler("trigger", "gone", "--id", "left")
+    assert "gone" in wrangler("list")
+    assert "gone" in wrangler("delete", "gone")
+    assert "gone" not in wrangler("list")
+    assert "10200" in wrangler.fails("instances", "describe", "gone", "left")
+    assert "10200" in wrangler.fails("delete", "gone")
 
 
 def test_all_instances_are_terminated(wrangler: Wrangler) -> None:
