@@ -17,7 +17,7 @@ from toque.api.auth import TokenBook
 from toque.api.client import Client
 from toque.api.client_http import HttpBackend
 from toque.api.server_http import HttpServer
-from toque.api.wiring import start_embedded
+from toque.api.wiring import NO_RATES, start_embedded
 from toque.engines.failures import StepNotFound
 from toque.runtime.clock import SystemClock
 from toque.runtime.entropy import SystemEntropy
@@ -97,7 +97,8 @@ def app_path(tmp_path: Path) -> Path:
 async def serving(app_path: Path, how: str = "http") -> AsyncIterator[Client]:
     """A client over a runtime on the directory beside the app."""
     data = app_path.parent / "data"
-    async with start_embedded(data, app_path=app_path, data_shards=2) as runtime:
+    options: dict[str, Any] = {"data_shards": 2, "creates_per_second": NO_RATES}
+    async with start_embedded(data, app_path=app_path, **options) as runtime:
         if how == "embedded":
             yield runtime.client()
             return
