@@ -21,7 +21,7 @@ from .body_call import StepContext
 from .claims import Claim, current_body
 from .durations import duration_ms
 from .failures import NO_DELAY, TIMED_OUT, RecordedError, bounded, exception_of, record_of, text_of
-from .journal import PENDING, RUNNING
+from .journal import PENDING, RUNNING, UNDO
 from .logs import Whose
 from .ray_options import shown
 from .run_port import Body, BodyRunner, Who
@@ -116,7 +116,7 @@ class Bodies:
             who = Who(self._tag, self._key, record.public_name)
             done = partial(self._done, claim, number)
             if body.ray_options is None:
-                fn = drained(body.fn, body.shape.is_async, body.blobs)
+                fn = drained(body.fn, body.shape.is_async, body.blobs, is_kept=record.kind != UNDO)
                 attempt.body = self._runner.run_body(
                     fn, kwargs, body.shape.is_async, context, done, who
                 )

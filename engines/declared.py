@@ -188,3 +188,12 @@ def refuse_parameters(name: str, parameter: str) -> NoReturn:
         "pass other values by closure. Wrong: `step.do('pay', charge)` with "
         "`def charge(card)`. Right: `step.do('pay', lambda: charge(card))`."
     )
+
+
+def refuse_dependencies(name: object) -> NoReturn:
+    """`depends` or `concurrent` was given with a body that is called here and now."""
+    raise InvalidArgument(
+        f"step {name!r:.300} has `depends` or `concurrent`, which are for declared steps. Wrong: "
+        "`step.do('pay', charge, depends=[price])`. Right: `@step.do('pay', depends=[price])` "
+        "above `def charge(price)`; or `step.do('pay', lambda: charge(price))`."
+    )

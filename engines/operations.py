@@ -115,6 +115,8 @@ class InstanceOperations(DeletableInstance):
     def _pause(self, now_ms: int) -> None:
         instance = self._existing()
         before = instance.status
+        if before == "queued" and instance.undo is not None:
+            move("rollingBack", "pause")  # refused: it rolls back as soon as it has a slot
         instance.status = move(before, "pause")
         instance.pause_ms = instance.quiesced_ms = now_ms
         if instance.status == "paused":

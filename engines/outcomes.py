@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.codec import decode_json_as, encode_json, type_name
-from .calls import ContinueAsNew, StepCall, never_awaited
+from .calls import ContinueAsNew, never_awaited
 from .claims import shown
 from .failures import (
     EVENT_TIMED_OUT,
@@ -36,7 +36,7 @@ def returned(
     value: Any,
     workflow: str,
     returns: Any,
-    calls: Collection[StepCall[Any]],
+    never: Collection[str],
     declared: Collection[StepFunction[Any]],
 ) -> Outcome:
     """The outcome of a `run` that returned.
@@ -45,13 +45,13 @@ def returned(
         value: what it returned.
         workflow: named in messages.
         returns: what the value must fit.
-        calls: of steps, not awaited.
+        never: names of steps that were called, and had not begun when it returned.
         declared: all declared steps.
     """
     what = f"the result of {workflow}"
     try:
-        for call in calls:
-            raise never_awaited(call.name)
+        for name in never:
+            raise never_awaited(name)
         output = encode_json(value, what)
         if returns is not Any:
             _check_fits(output, returns, what)
@@ -64,7 +64,7 @@ def returned(
 
 
 def followed(
-    error: BaseException | None, params: bytes | None, calls: Collection[StepCall[Any]]
+    error: BaseException | None, params: bytes | None, never: Collection[str]
 ) -> Outcome | None:
     """The outcome of a `run` that ended by `step.continue_as_new`; None: it ended otherwise.
 
@@ -82,8 +82,8 @@ def followed(
         params = error.params
     elif error is not None or params is None:
         return None
-    for call in calls:
-        return Outcome(None, record_of(never_awaited(call.name)))
+    for name in never:
+        return Outcome(None, record_of(never_awaited(name)))
     return Outcome(None, None, params)
 
 

@@ -169,7 +169,9 @@ def step_output(instance: Instance, record: Record, attempt: int) -> StepOutput:
 
 def shown_output(record: Record) -> bytes:
     """The output of a step or wait for everyone but `run`."""
-    return REDACTED if record.config.sensitive else record.result or NULL
+    if record.config.sensitive:
+        return REDACTED
+    return ref_of(record.result or NULL).shown() if record.stream else record.result or NULL
 
 
 def _rollback_view(undo: Undoing | None) -> RollbackView | None:

@@ -340,16 +340,30 @@ class Execution(Claiming):
             self._diverged(f"run() ended{how}", reversed(self._queue))
         elif self.outcome is not None:
             return
-        elif (after := followed(error, self._next_params, self.calls.values())) is not None:
+        elif (after := followed(error, self._next_params, self._never_begun())) is not None:
             self.outcome = after
         elif error is not None:
             self.outcome = Outcome(None, record_of(error))
             if not self.cancelled:
                 _log.info("%s (%s) ended with an error", self._workflow, self.whose, exc_info=error)
         else:
+            never = self._never_begun()
             self.outcome = returned(
-                main.result(), self._workflow, self._returns, self.calls.values(), self.declared
+                main.result(), self._workflow, self._returns, never, self.declared
             )
+
+    def _never_begun(self) -> list[str]:
+        """Names of steps that were called and have not begun.
+
+        Those that were called since the newest outcome are among them though a task awaits them:
+        bodies are started once `run` is blocked, and now it never is.
+        """
+        newest = self.journal.last_order
+        return [call.name for call in self.calls.values()] + [
+            record.name
+            for record in self.journal.records
+            if record.kind == DO and record.after == newest and not record.is_over
+        ]
 
 
 def _is_given_up(claim: Claim | DurableTimer) -> bool:

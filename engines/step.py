@@ -8,6 +8,7 @@ call is written. How a step fails in `run`: see `failures`.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -20,7 +21,13 @@ from ..runtime.limits import SLEEP_MAX_MS
 from .body_call import BodyCall
 from .calls import StepCall
 from .config import DEFAULTS, StepConfig, delay_function, resolve
-from .declared import Declarations, Declare, StepFunction, refuse_parameters
+from .declared import (
+    Declarations,
+    Declare,
+    StepFunction,
+    refuse_dependencies,
+    refuse_parameters,
+)
 from .durations import Duration, duration_ms, instant_ms
 from .events import EventIterator, ReceivedEvent, received
 from .journal import Record
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = TypeVar("P")
+_NOT_GIVEN: Any = object()
 Config = StepConfig | Mapping[str, Any] | None
 
 
@@ -100,7 +108,7 @@ class WorkflowStep:
     def do(
         self,
         name: Any = None,
-        fn: Callable[..., Any] | None = None,
+        fn: Any = _NOT_GIVEN,
         config: Config = None,
         *,
         depends: Sequence[StepFunction[Any]] | None = None,
@@ -135,14 +143,17 @@ class WorkflowStep:
             StepFailed: (when awaited) all attempts failed; `except ValueError` and the like
                 work for built-in errors that the body raised.
         """
-        if fn is not None:
+        if fn is not _NOT_GIVEN:
+            if depends is not None or concurrent:
+                refuse_dependencies(name)
             body = self._body(check_step_name(name), fn, config, ray_options)
             if body.shape.needs:
                 refuse_parameters(name, body.shape.needs[0])
             body.undo = self._rollback(name, rollback, rollback_config)
             return self._call(name, self._do, name, body)
         if callable(name):
-            return self._declare(None, name, config, depends, concurrent, None, ray_options)
+            undo = self._rollback(getattr(name, "__name__", ""), rollback, rollback_config)
+            return self._declare(None, name, config, depends, concurrent, undo, ray_options)
         if name is not None:
             check_step_name(name)
         undo = self._rollback(name or "", rollback, rollback_config)
@@ -302,6 +313,11 @@ class WorkflowStep:
             if config is not None:
                 raise InvalidArgument(f"step {name!r} has a rollback_config and no rollback.")
             return None
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise InvalidArgument(
+                f"the rollback of step {name!r} is a generator, and what a rollback gives is not "
+                "kept, so nothing would run it. Right: a function without `yield`."
+            )
         body = self._body(f"rollback of {name}", fn, config)
         for parameter in body.shape.needs:
             if parameter not in ("error", "output"):

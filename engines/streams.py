@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -40,6 +40,10 @@ class StreamRef(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def file(self) -> str:
         """The name of its file."""
         return self.sealed or self.sha256
+
+    def shown(self) -> bytes:
+        """As a step's output is shown: the name of a file is nobody's business outside."""
+        return msgspec.json.encode({"stream": {"sha256": self.sha256, "size": self.size}})
 
 
 class Stream:
@@ -99,13 +103,20 @@ def is_stream(value: Any) -> bool:
     return kind is Stream or hasattr(kind, "__anext__") or hasattr(kind, "__next__")
 
 
-def drained(fn: Callable[..., Any], is_async: bool, blobs: BlobStore | None) -> Callable[..., Any]:
-    """A body that gives a `StreamRef` where `fn` gives a stream, and else what it gives."""
+def drained(
+    fn: Callable[..., Any], is_async: bool, blobs: BlobStore | None, *, is_kept: bool = True
+) -> Callable[..., Any]:
+    """A body that gives a `StreamRef` where `fn` gives a stream, and else what it gives.
+
+    Of a rollback nothing is kept (`is_kept`): a stream from it is refused.
+    """
     if is_async:
 
         async def on_loop(**kwargs: Any) -> Any:
             value = await fn(**kwargs)
-            return await _drain(value, blobs) if is_stream(value) else value
+            if not is_stream(value):
+                return value
+            return await _drain(value, blobs) if is_kept else _refuse_unkept(value)
 
         return on_loop
 
@@ -113,11 +124,22 @@ def drained(fn: Callable[..., Any], is_async: bool, blobs: BlobStore | None) -> 
         value = fn(**kwargs)
         if not is_stream(value):
             return value
+        if not is_kept:
+            return _refuse_unkept(value)
         if hasattr(type(value), "__anext__"):
             return _drain(value, blobs)
         return _drain_plain(value, blobs)
 
     return in_thread
+
+
+def _refuse_unkept(stream: Any) -> NoReturn:
+    if not hasattr(type(stream), "__anext__"):
+        getattr(stream, "close", lambda: None)()
+    raise InvalidStream(
+        f"a rollback returned a {type(stream).__name__}, and what a rollback gives is not kept, so "
+        "nothing would read it. Right: a function that does the work and returns nothing."
+    )
 
 
 async def _drain(stream: Any, blobs: BlobStore | None) -> StreamRef:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, get_origin
 
@@ -123,6 +123,8 @@ def encode_json(value: Any, what: str = "value") -> bytes:
         )
     if NULL in raw:
         _refuse_nonfinite(value, what)
+    if b"{" in raw:
+        _refuse_twin_keys(value, what)
     if _is_too_deep(raw):
         raise UnencodableValue(
             f"{what} nests deeper than {limits.JSON_DEPTH_MAX} levels; give back a flatter shape.",
@@ -146,17 +148,43 @@ def _refuse_nonfinite(value: Any, what: str) -> None:
                 raise UnencodableValue(
                     f"{what} holds the number {item}, which has no JSON form.", {"type": "float"}
                 )
-        elif isinstance(item, dict):
-            todo.extend(item.values())
-        elif isinstance(item, (list, tuple, set, frozenset)):
-            todo.extend(item)
-        elif hasattr(item, "__dict__"):
-            todo.extend(vars(item).values())
         else:
-            kind = type(item)
-            names: Any = getattr(kind, "__struct_fields__", None)
-            names = names or getattr(kind, "__slots__", ())
-            todo.extend(getattr(item, name, None) for name in names)
+            todo.extend(_parts(item))
+
+
+def _refuse_twin_keys(value: Any, what: str) -> None:
+    """Keys of objects are text: `1` and `"1"` would be one key, and one value would be lost."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict) and not _TEXT.issuperset(map(type, item)):
+            written = _json_decoder.decode(_json_encoder.encode(dict.fromkeys(item)))
+            if len(written) < len(item):
+                raise UnencodableValue(
+                    f"{what} holds a dict with two keys that are the same text as JSON, among "
+                    f"{list(item)!r:.100}. Wrong: `{{1: a, '1': b}}`. Right: keys of one type.",
+                    {"type": "dict"},
+                )
+        if not hasattr(type(item), "model_dump"):  # a model writes its keys itself
+            todo.extend([part for part in _parts(item) if type(part) not in _SCALARS])
+
+
+_TEXT = frozenset([str])
+_SCALARS = frozenset([str, int, float, bool, bytes, type(None)])
+
+
+def _parts(item: Any) -> Iterable[Any]:
+    """What a value is made of; of one without parts nothing."""
+    if isinstance(item, (list, tuple, set, frozenset)):
+        return item
+    fields: dict[Any, Any] | None = (
+        item if isinstance(item, dict) else getattr(item, "__dict__", None)
+    )
+    if fields is not None:
+        return fields.values()
+    kind = type(item)
+    names: Any = getattr(kind, "__struct_fields__", None) or getattr(kind, "__slots__", ())
+    return [getattr(item, name, None) for name in names]
 
 
 def decode_json(raw: bytes) -> Any:

@@ -125,6 +125,8 @@ async def test_streams_are_sealed_in_the_shard_and_in_workers(tmp_path: Path) ->
         for instance, name in ((one, "made-1"), (two, "made-1"), (two, "again-1")):
             content = b"".join([part async for part in instance.stream(name)])
             assert content.endswith(TAIL)
+            shown = (await instance.step_output(name)).output
+            assert shown["stream"].keys() == {"sha256", "size"}, "the file is nobody's business"
     assert TAIL not in on_disk(data)
     assert len(list(data.rglob("*-sealed"))) >= 1
 

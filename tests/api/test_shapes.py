@@ -10,7 +10,7 @@ import pytest
 
 from toque.api import requests, shapes
 from toque.api.errors_http import answer_of
-from toque.engines.views import ErrorView, InstanceView
+from toque.engines.views import ErrorView, InstanceView, RollbackView
 from toque.runtime import limits
 from toque.runtime.errors import InvalidArgument, MethodNotAllowed, ToqueError, Unauthorized
 
@@ -100,6 +100,12 @@ def test_create_answers() -> None:
     done = msgspec.structs.replace(VIEW, status="complete", output=b"[1]")
     waited = json.loads(shapes.answer(shapes.created_and_waited(done)))["result"]
     assert (waited["finished"], waited["success"], waited["output"]) == (True, True, [1])
+    assert waited["rollback"] is None
+    undone = msgspec.structs.replace(
+        VIEW, status="errored", rollback=RollbackView("complete", None)
+    )
+    waited = json.loads(shapes.answer(shapes.created_and_waited(undone)))["result"]
+    assert waited["rollback"] == {"outcome": "complete", "error": None}
 
 
 def test_a_cursor_is_absent_at_the_end() -> None:

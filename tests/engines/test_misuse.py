@@ -257,3 +257,63 @@ def test_a_step_limit_out_of_range_is_refused_when_the_workflow_is_loaded(limits
 
     with pytest.raises(WorkflowLoadError, match=r"odd has limits.*\{'steps': 10000\}"):
         definition_of(odd, "h")
+
+
+# --- calls that would do nothing, or not what they say ------------------------------------------
+
+
+def test_a_step_whose_task_never_got_to_begin_is_named() -> None:
+    async def run(step: WorkflowStep) -> Any:
+        asyncio.create_task(step.do("lost", nothing))  # noqa: RUF006 - the mistake
+        return 1
+
+    async def follow(step: WorkflowStep) -> Any:
+        await step.sleep("nap", 1)
+        asyncio.create_task(step.do("lost", nothing))  # noqa: RUF006 - the mistake
+        step.continue_as_new(1)
+
+    for it in (Play(run), Play(follow)):
+        it.advance(1_000)
+        name, message = it.error
+        assert name == "StepMisuse"
+        assert "'lost' was called and never awaited" in message
+
+
+def test_a_step_that_has_begun_may_be_given_up() -> None:
+    async def run(step: WorkflowStep) -> Any:
+        task = asyncio.create_task(step.do("slow", nothing))
+        await step.do("quick", nothing)
+        late = asyncio.create_task(step.do("late", nothing))
+        await asyncio.sleep(0)
+        late.cancel()
+        return task.done()
+
+    it = Play(run)
+    it.finish("quick-1")
+    assert it.output is False
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda step: step.do("a", nothing, depends=[]), "`depends` or `concurrent`"),
+        (lambda step: step.do("a", nothing, concurrent=True), "`depends` or `concurrent`"),
+        (lambda step: step.do("a", None), "the body of step 'a' is None"),
+        (lambda step: step.do("a", nothing, rollback=yielding), "is a generator"),
+        (lambda step: step.do(nothing, rollback=yielding), "is a generator"),
+    ],
+    ids=["depends", "concurrent", "None", "rollback", "declared rollback"],
+)
+def test_a_call_that_would_not_do_what_it_says_is_refused(call: Any, what: str) -> None:
+    async def run(step: WorkflowStep) -> Any:
+        await call(step)
+
+    name, message = Play(run).error
+    assert name == "InvalidArgument"
+    assert what in message
+    assert "Right:" in message
+
+
+def yielding() -> Any:
+    """A generator."""
+    yield b""

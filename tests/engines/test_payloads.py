@@ -248,6 +248,8 @@ def test_a_workflow_that_takes_or_returns_no_data_does_not_load() -> None:
         ({(1, 2): 3}, "as the key of a dict"),
         ({None: 3}, "as the key of a dict"),
         ({True: 3}, "as the key of a dict"),
+        ({1: 2, "1": 3}, "two keys that are the same text"),
+        ([Line({"red": 1, Colour.RED: 2}, Decimal(1))], "two keys that are the same text"),
         (Socket(), "holds a Socket"),
         ([Socket()], "holds a Socket"),
         ({1j}, "holds a complex"),

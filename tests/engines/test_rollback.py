@@ -176,6 +176,8 @@ async def test_terminate_with_rollback(tmp_path: Path, status: str, crash: bool)
         view = await rig.do("terminate", "t1", True)
         held = status in ("running", "waitingForPause")
         assert view.status == ("rollingBack" if held else "queued")
+        with pytest.raises(InvalidTransition, match="is rollingBack, so it can't be paused"):
+            await rig.do("pause")
         again = await rig.do("terminate", "t1", True)
         assert again.status in (view.status, "rollingBack")
         if crash:
