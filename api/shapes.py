@@ -52,6 +52,13 @@ class Created(msgspec.Struct, frozen=True, gc=False):
     trigger_source: str
 
 
+class RollbackShape(msgspec.Struct, frozen=True):
+    """How a rollback ended: `complete` or `failed`, and why."""
+
+    outcome: str
+    error: ErrorShape | None
+
+
 class CreatedAndWaited(msgspec.Struct, frozen=True):
     """A new instance that was waited for. `finished` is false if time ran out first."""
 
@@ -65,6 +72,7 @@ class CreatedAndWaited(msgspec.Struct, frozen=True):
     success: bool | None
     error: ErrorShape | None
     output: msgspec.Raw
+    rollback: RollbackShape | None
     created_on: str
     start: str | None
     end: str | None
@@ -169,13 +177,6 @@ class WaitShape(msgspec.Struct, frozen=True, tag="waitForEvent", tag_field="type
     error: ErrorShape | None
     output: msgspec.Raw
     event_type: str
-
-
-class RollbackShape(msgspec.Struct, frozen=True):
-    """How a rollback ended: `complete` or `failed`, and why."""
-
-    outcome: str
-    error: ErrorShape | None
 
 
 class Detail(msgspec.Struct, frozen=True):
@@ -352,6 +353,7 @@ def created_and_waited(view: InstanceView) -> CreatedAndWaited:
         success_of(view.status),
         _error(view.error),
         _raw(view.output),
+        _rollback(view.rollback),
         iso(view.created_ms),
         _iso_or_none(view.started_ms),
         _iso_or_none(view.ended_ms),
