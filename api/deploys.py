@@ -1,6 +1,7 @@
 """Deploying code, naming its workflows, and deleting them.
 
-A deploy checks the bundle, has it imported in a process of its own, stores it durably, and only
+A deploy checks the bundle, has it imported in a process of its own, stores it durably with the
+graphs of its workflows, and only
 then tells the Account, which takes the whole script in one commit. So no version ever names code
 that is not there; what is stored and never named does no harm. The same deploy again changes
 nothing. How many imports run at a time is bounded, and how many wait for their turn.
@@ -11,6 +12,7 @@ Front ends learn of a change with their next snapshot, at most a second later; t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -33,6 +35,8 @@ from ..runtime.errors import CodeMissing, InvalidArgument, Overloaded
 from ..runtime.ids import EntityRef, check_account_id, check_workflow_name
 from .cache import AccountCache
 from .calls import Caller
+from .graph import Node
+from .graph_child import draw_graphs, read_graphs
 
 T = TypeVar("T")
 Inspect = Callable[[Bundle], Awaitable[Manifest]]
@@ -64,6 +68,7 @@ class Deploys:
         self._caller = caller
         self._cache = cache
         self._inspect = inspect
+        self._drawing = asyncio.Semaphore(limits.BUNDLE_IMPORTS_MAX)
         self._importing = asyncio.Semaphore(limits.BUNDLE_IMPORTS_MAX)
         self._waiting = 0
 
@@ -93,6 +98,7 @@ class Deploys:
         if manifest is None:
             manifest = await self._inspected(bundle)
         await asyncio.to_thread(store.put, bundle, manifest)
+        await self.graphs(bundle.code_hash)
         found: Deployed = await self._ask(
             Deployed,
             account,
@@ -144,6 +150,23 @@ class Deploys:
         found: WorkflowRecord = await self._ask(WorkflowRecord, account, "delete_workflow", name)
         await self._cache.workflows(account)
         return found
+
+    async def graphs(self, code_hash: str) -> Mapping[str, Node] | None:
+        """Graphs of a stored bundle's workflows by class, drawn once; None: it is not stored."""
+        store = self.store
+        if store is None:
+            return None
+        raw = await asyncio.to_thread(store.graphs, code_hash)
+        manifest = await asyncio.to_thread(store.manifest, code_hash) if raw is None else None
+        if manifest is not None:
+            async with self._drawing:
+                raw = await asyncio.to_thread(store.graphs, code_hash)
+                files = await self.sources(code_hash) if raw is None else None
+                if files is not None:
+                    raw = await draw_graphs(files, [one.class_name for one in manifest.workflows])
+                    with contextlib.suppress(OSError):  # they can be drawn again
+                        await asyncio.to_thread(store.put_graphs, code_hash, raw)
+        return None if raw is None else read_graphs(raw)
 
     async def sources(self, code_hash: str) -> Mapping[str, str] | None:
         """The texts of the Python files of a stored bundle; None: it is not stored."""

@@ -35,37 +35,57 @@ class _TooLarge(Exception):
     """More nodes than anybody looks at."""
 
 
-def graph_of(files: Mapping[str, str], class_name: str) -> Node | None:
-    """The graph of the workflow that a class or function of these files is; None: there is none.
+def graphs_of(files: Mapping[str, str], names: Iterable[str]) -> Iterator[tuple[str, Node]]:
+    """The graphs of the workflows that these files define, each with its name, as they are found.
 
     Args:
-        files: texts by name; the first that defines the workflow counts.
-        class_name: of the class or function.
+        files: texts by name; the first that defines a workflow counts.
+        names: of the classes or functions; those that are no workflow here are left out.
     """
+    left = list(dict.fromkeys(names))
     for text in files.values():
+        if not left:
+            return
         if len(text) > limits.GRAPH_SOURCE_CHARS_MAX:
             continue
         try:
-            reader = _Reader(ast.parse(text))
-            nodes = reader.workflow(class_name)
-        except (SyntaxError, ValueError, RecursionError, MemoryError, _TooLarge):
+            module = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-        if nodes is not None:
-            start = {
-                "type": "start",
-                "class_name": class_name,
-                "functions": {},
-                "nodes": [],
-                "payload": _UNKNOWN,
-            }
-            workflow = {
-                "class_name": class_name,
-                "functions": reader.functions,
-                "nodes": [start, *nodes],
-                "payload": _UNKNOWN,
-            }
-            return {"version": VERSION, "workflow": workflow}
-    return None
+        for name in left[:]:
+            graph = _drawn(module, name)
+            if graph is not None:
+                left.remove(name)
+                yield name, graph
+
+
+def graph_of(files: Mapping[str, str], class_name: str) -> Node | None:
+    """The graph of one workflow of these files; None: there is none. See `graphs_of`."""
+    return dict(graphs_of(files, [class_name])).get(class_name)
+
+
+def _drawn(module: ast.Module, class_name: str) -> Node | None:
+    reader = _Reader(module)
+    try:
+        nodes = reader.workflow(class_name)
+    except (ValueError, RecursionError, MemoryError, _TooLarge):
+        return None
+    if nodes is None:
+        return None
+    start = {
+        "type": "start",
+        "class_name": class_name,
+        "functions": {},
+        "nodes": [],
+        "payload": _UNKNOWN,
+    }
+    workflow = {
+        "class_name": class_name,
+        "functions": reader.functions,
+        "nodes": [start, *nodes],
+        "payload": _UNKNOWN,
+    }
+    return {"version": VERSION, "workflow": workflow}
 
 
 def _text(node: ast.AST | None, default: str = "") -> str:

@@ -1,8 +1,9 @@
 """Versions of a workflow: what was deployed when, and the graph of each one's code.
 
-Versions come from the Account, newest first; it keeps the newest `SCAN_ROWS_MAX`. A graph is made
-from the version's source, if that can be had here (see `Sources`), off the event loop, and kept: a
-version's code never changes. Without source a version has no graph, and all else works.
+Versions come from the Account, newest first; it keeps the newest `SCAN_ROWS_MAX`. The graphs of
+code that was deployed lie beside its bundle; others are drawn from the source, if that can be had
+here (see `Sources`), in a process of their own. They are kept: a version's code never changes.
+Without source a version has no graph, and all else works.
 """
 
 from __future__ import annotations
@@ -20,12 +21,18 @@ from ..runtime import limits
 from ..runtime.errors import VersionNotFound
 from ..runtime.ids import EntityRef
 from .calls import Caller
-from .graph import graph_of
+from .graph_child import draw_graphs, read_graphs
 from .listing import ListQuery
 
 Files = Mapping[str, str]
 Sources = Callable[[str, str], Awaitable[Files | None]]
 """`sources(account, code_hash)` gives the texts of a version's code by name; None: not here."""
+Graphs = Callable[[str], Awaitable[Mapping[str, dict[str, Any]] | None]]
+"""`graphs(code_hash)` gives the graphs of stored code by class; None: it is not stored."""
+
+
+async def no_graphs(code_hash: str) -> None:
+    """No code is stored."""
 
 
 async def no_sources(account: str, code_hash: str) -> Files | None:
@@ -61,6 +68,8 @@ class Versions:
         settings_of: Callable[[str, str], Settings],
     ) -> None:
         self.sources: Sources = no_sources
+        self.graphs: Graphs = no_graphs
+        self._drawing = asyncio.Lock()
         self._caller = caller
         self._find_workflow = find_workflow
         self._settings_of = settings_of
@@ -107,10 +116,18 @@ class Versions:
         if key in self._graphs:
             self._graphs.move_to_end(key)
             return self._graphs[key]
-        files = await self.sources(account, version.code_hash)
-        if files is None:  # it may still come
-            return None
-        graph = await asyncio.to_thread(graph_of, files, version.class_name)
+        stored = await self.graphs(version.code_hash)
+        if stored is not None:
+            graph = stored.get(version.class_name)
+        else:
+            files = await self.sources(account, version.code_hash)
+            if files is None:  # it may still come
+                return None
+            async with self._drawing:
+                if key in self._graphs:
+                    return self._graphs[key]
+                raw = await draw_graphs(files, [version.class_name])
+                graph = self._graphs[key] = read_graphs(raw).get(version.class_name)
         self._graphs[key] = graph
         if len(self._graphs) > limits.GRAPHS_CACHED_MAX:
             self._graphs.popitem(last=False)

@@ -85,6 +85,7 @@ class Runtime:
         )
         self._app = app
         self.control_plane.deploys.store = bundles
+        self.control_plane.versions.graphs = self.control_plane.deploys.graphs
         self.control_plane.versions.sources = sources_of(
             app.definitions if app else (), self.control_plane.deploys.sources
         )

@@ -2,6 +2,7 @@
 
     FOLDER/HASH.zip      the bundle, canonical
     FOLDER/HASH.json     its manifest: which workflows it defines; written last
+    FOLDER/HASH.graphs   graphs of its workflows' steps, once they were drawn; may be made anew
     FOLDER/HASH/         unpacked when a worker first wants it, read-only
 
 Each is written under a passing name, synced and renamed, so a crash leaves a whole one or none,
@@ -125,6 +126,19 @@ class BundleStore:
                 return None
             known = self._manifests[code_hash] = msgspec.json.decode(raw, type=Manifest)
         return known
+
+    def graphs(self, code_hash: str) -> bytes | None:
+        """The graphs that `put_graphs` was given; None: it was not."""
+        if not is_code_hash(code_hash):
+            return None
+        try:
+            return (self.folder / f"{code_hash}.graphs").read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def put_graphs(self, code_hash: str, graphs: bytes) -> None:
+        """Keep the graphs of a stored bundle's workflows. What they are is the caller's."""
+        self._write(f"{code_hash}.graphs", graphs)
 
     def get(self, code_hash: str) -> Bundle:
         """A stored bundle, checked against its hash.

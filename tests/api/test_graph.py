@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from toque.api.graph import graph_of
+from toque.api.graph_child import draw_graphs, read_graphs
 from toque.runtime import limits
 
 
@@ -225,3 +226,16 @@ def test_no_graph_is_no_error(source: str) -> None:
 
 def test_source_is_never_run() -> None:
     assert names(run_nodes('await step.do("a", 1 / 0)', head="raise SystemExit")) == ["a"]
+
+
+async def test_source_that_is_too_hard_costs_no_more_than_its_budget() -> None:
+    easy = "class {}:\n    async def run(self, event, step):\n        await step.do('a', f)\n"
+    hard = easy.format("Hard") + "x = f'" + "{x}" * 200_000 + "'\n"
+    files = {"hard.py": hard, "app.py": easy.format("Easy"), "pkg/last.py": easy.format("Last")}
+    drawn = read_graphs(await draw_graphs(files, ["Hard", "Easy", "Last"], cpu_s=1))
+    assert drawn == {"Easy": graph_of({"app.py": files["app.py"]}, "Easy")}
+
+
+def test_graphs_that_were_cut_off_are_left_out() -> None:
+    assert read_graphs(b'["A",{"version":1}]\n["B",{"ver') == {"A": {"version": 1}}
+    assert read_graphs(b"") == {}
