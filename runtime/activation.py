@@ -139,8 +139,7 @@ class Activation:
 
     def delete_alarm(self) -> None:
         self._check_alive()
-        if (written := self._host.alarms.delete(self.ref, self.ref)) is not None:
-            self.out.wrote(written)
+        self.out.wrote(self._host.alarms.delete(self.ref, self.ref))
 
     def alarm_due_ms(self) -> int | None:
         return self._host.alarms.due_ms(self.ref)

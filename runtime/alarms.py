@@ -1,9 +1,12 @@
 """Alarms: one per entity, durable, at least once.
 
 The table holds them all; memory holds a window of the earliest. An alarm that is due fires
-whether or not its entity is loaded. While the handler runs, the row stays: if the process dies,
-it fires again. If the handler ends well and has set no new alarm, the row goes, in the same
-commit as what the handler wrote. If it fails, the alarm is set anew with backoff and jitter; it
+whether or not its entity is loaded, and an entity handles one at a time: what is set while a
+handler runs fires when it has ended.
+
+The row of an alarm goes only when the handler that it was fired for has ended well, and only if it
+is still that very alarm: one that was set meanwhile, by whomever, stays. If the process dies
+before, it fires again. If the handler fails, the alarm is set anew with backoff and jitter; it
 is never dropped. At most ALARMS_PER_TURN_MAX fire in one turn of the loop, so that a herd of
 overdue alarms can't starve calls.
 """
@@ -12,11 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from . import limits
 from .clock import Clock
 from .entropy import Entropy
+from .errors import ToqueError
 from .ids import EntityRef
 from .store import Store
 from .tables import Index, Query, Table
@@ -32,8 +38,26 @@ _DUE_BEFORE = Query(
     "SELECT kind, key, due_ms, retries FROM alarms WHERE due_ms < ? ORDER BY due_ms LIMIT ?",
 )
 
-Fire = Callable[[EntityRef, int], None]
-"""`(entity, retry count)`: run its alarm handler, then call `AlarmDriver.handled` or `failed`."""
+_log = logging.getLogger("toque.alarms")
+
+
+@dataclass(eq=False, slots=True)
+class Firing:
+    """One firing of an alarm.
+
+    Attributes:
+        ref: whose.
+        retries: how often it has failed before.
+        replaced: it has been set anew or deleted since: the row is not this firing's any more.
+    """
+
+    ref: EntityRef
+    retries: int
+    replaced: bool = False
+
+
+Fire = Callable[[Firing], None]
+"""Run the entity's alarm handler, then call `AlarmDriver.handled` or `failed`."""
 
 
 def backoff_ms(retries: int, entropy: Entropy) -> int:
@@ -66,7 +90,7 @@ class AlarmDriver:
         self._due: dict[EntityRef, tuple[int, int]] = {}  # the window: (due, retries)
         self._heap: list[tuple[int, EntityRef]] = []
         self._window_end_ms = 0
-        self._firing: set[EntityRef] = set()
+        self._firing: dict[EntityRef, Firing] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._closed = False
@@ -80,7 +104,8 @@ class AlarmDriver:
 
     def due_ms(self, ref: EntityRef) -> int | None:
         """When the entity's alarm is due; None if none is set (or its handler runs)."""
-        if ref in self._firing:
+        firing = self._firing.get(ref)
+        if firing is not None and not firing.replaced:
             return None
         known = self._due.get(ref)
         if known is not None:
@@ -88,45 +113,111 @@ class AlarmDriver:
         row = self._store.get(ALARMS, ref)
         return None if row is None else int(row[2])
 
-    def set(self, owner: object, ref: EntityRef, due_ms: int, retries: int = 0) -> int:
+    def set(self, owner: object, ref: EntityRef, due_ms: int) -> int:
         """Set (or replace) an alarm; returns the batch number of the write."""
-        self._firing.discard(ref)
+        written = self._store.put(owner, ALARMS, (ref.kind, ref.key, due_ms, 0))
+        self._replace(ref)
+        self._await(ref, due_ms, 0)
+        return written
+
+    def delete(self, owner: object, ref: EntityRef) -> int:
+        """Clear an alarm; returns the batch number of the write."""
+        written = self._store.delete(owner, ALARMS, ref)
+        self._replace(ref)
+        self._due.pop(ref, None)
+        return written
+
+    def handled(self, firing: Firing) -> int | None:
+        """The handler ended well: its alarm goes, and one that was set meanwhile has its turn.
+
+        Returns:
+            The batch number of the write; None: nothing was written.
+        """
+        if not self._end(firing):
+            return None
+        ref = firing.ref
+        if firing.replaced:
+            self._await_row(ref)
+            return None
+        try:
+            return self._store.delete(ref, ALARMS, ref)
+        except ToqueError as error:
+            self._again(firing, error)
+            return None
+
+    def failed(self, firing: Firing) -> None:
+        """The handler failed: its alarm fires again later.
+
+        One that was set meanwhile stays in its place, but keeps away for as long as after a first
+        failure: a handler that sets its next alarm for now and then fails is not to spin.
+        """
+        if not self._end(firing):
+            return
+        ref, now_ms = firing.ref, self._clock.now_ms()
+        retries = 1 if firing.replaced else firing.retries + 1
+        due_ms = now_ms + backoff_ms(retries, self._entropy)
+        if firing.replaced:
+            row = self._store.get(ALARMS, ref)
+            if row is None or row[2] >= due_ms:
+                self._await_row(ref)
+                return
+        try:
+            self._store.put(ref, ALARMS, (ref.kind, ref.key, due_ms, retries))
+        except ToqueError as error:
+            self._again(firing, error)
+        else:
+            self._await(ref, due_ms, retries)
+
+    def abandon(self, ref: EntityRef) -> None:
+        """The activation ended, or what it wrote was not stored: go by the row, which stays.
+
+        What is overdue was fired already, and waits a moment before it is fired again.
+        """
+        firing = self._firing.pop(ref, None)
+        if not self._closed and self._store.broken is None:
+            retries = 0 if firing is None or firing.replaced else firing.retries + 1
+            self._await_row(ref, limits.ALARM_BACKOFF_MIN_MS, retries)
+
+    def _replace(self, ref: EntityRef) -> None:
+        if (firing := self._firing.get(ref)) is not None:
+            firing.replaced = True
+
+    def _end(self, firing: Firing) -> bool:
+        """The handler has ended; False: its firing was abandoned before, or nothing holds now."""
+        if self._firing.get(firing.ref) is not firing or self._store.broken is not None:
+            return False
+        del self._firing[firing.ref]
+        return True
+
+    def _again(self, firing: Firing, error: ToqueError) -> None:
+        """The store takes no write now: the row stays as it is, so fire again from memory."""
+        _log.warning("the alarm of %s will fire again: %s", firing.ref, error)
+        self._await_row(firing.ref, limits.ALARM_BACKOFF_MIN_MS, firing.retries + 1)
+
+    def _await(self, ref: EntityRef, due_ms: int, retries: int) -> None:
+        """Fire the row at that time; what is beyond the window is read when it comes in."""
         if due_ms <= self._window_end_ms:
-            self._due[ref] = (due_ms, retries)
-            heapq.heappush(self._heap, (due_ms, ref))
-            self._arm()
+            self._hold(ref, due_ms, retries)
         else:
             self._due.pop(ref, None)
             if self._timer is None:
                 self._arm()
-        return self._store.put(owner, ALARMS, (ref.kind, ref.key, due_ms, retries))
 
-    def delete(self, owner: object, ref: EntityRef) -> int | None:
-        """Clear an alarm; returns the batch number of the write."""
-        self._firing.discard(ref)
-        self._due.pop(ref, None)
-        return self._store.delete(owner, ALARMS, ref)
+    def _await_row(self, ref: EntityRef, pause_ms: int = 0, retries: int = 0) -> None:
+        """Await what the row says, but what is overdue not before a pause has passed."""
+        row = self._store.get(ALARMS, ref)
+        now_ms = self._clock.now_ms()
+        if row is None:
+            self._due.pop(ref, None)
+        elif pause_ms and row[2] <= now_ms:
+            self._hold(ref, now_ms + pause_ms, max(retries, row[3]))
+        else:
+            self._await(ref, row[2], row[3])
 
-    def handled(self, owner: object, ref: EntityRef) -> int | None:
-        """The handler ended well: the alarm goes, unless the handler has set a new one."""
-        if ref not in self._firing:
-            return None
-        return self.delete(owner, ref)
-
-    def failed(self, owner: object, ref: EntityRef, retries: int) -> None:
-        """The handler failed: fire again later, unless it has set a new alarm."""
-        if ref in self._firing:
-            due_ms = self._clock.now_ms() + backoff_ms(retries + 1, self._entropy)
-            self.set(owner, ref, due_ms, retries + 1)
-
-    def abandon(self, ref: EntityRef) -> None:
-        """The activation ended while its handler ran: fire again soon, from the row."""
-        if ref in self._firing:
-            self._firing.discard(ref)
-            due_ms = self._clock.now_ms() + limits.ALARM_BACKOFF_MIN_MS
-            self._due[ref] = (due_ms, 0)
-            heapq.heappush(self._heap, (due_ms, ref))
-            self._arm()
+    def _hold(self, ref: EntityRef, due_ms: int, retries: int) -> None:
+        self._due[ref] = (due_ms, retries)
+        heapq.heappush(self._heap, (due_ms, ref))
+        self._arm()
 
     def _refill(self) -> None:
         """Read the next window. Rows that are still pending are in `_due` already or after it."""
@@ -169,14 +260,14 @@ class AlarmDriver:
         while self._heap and self._heap[0][0] <= now_ms and room:
             due_ms, ref = heapq.heappop(self._heap)
             known = self._due.get(ref)
-            if known is None or known[0] != due_ms:
-                continue
+            if known is None or known[0] != due_ms or ref in self._firing:
+                continue  # replaced, or to be looked at when the handler that runs has ended
             del self._due[ref]
-            self._firing.add(ref)
+            firing = self._firing[ref] = Firing(ref, known[1])
             room -= 1
             self.fired += 1
             self.late_ms_max = max(self.late_ms_max, now_ms - due_ms)
-            self._fire(ref, known[1])
+            self._fire(firing)
         if now_ms >= self._window_end_ms - limits.ALARM_WINDOW_MS // 2:
             self._refill()
         self._arm()

@@ -18,7 +18,7 @@ import msgspec
 
 from . import limits
 from .activation import Activation, current_chain
-from .alarms import ALARMS, AlarmDriver
+from .alarms import ALARMS, AlarmDriver, Firing
 from .clock import Clock
 from .codec import pack
 from .dispatch import decode_arguments, find, handlers_of
@@ -205,6 +205,8 @@ class Host:
         activation = self._live.get(owner)
         if activation is not None:
             self.reset(activation, error)
+        elif isinstance(owner, EntityRef):
+            self.alarms.abandon(owner)
 
     def _store_broke(self, error: BaseException) -> None:
         if not self._closed:
@@ -381,45 +383,43 @@ class Host:
 
     # --- alarms -----------------------------------------------------------------------------
 
-    def _fire_alarm(self, ref: EntityRef, retries: int) -> None:
+    def _fire_alarm(self, firing: Firing) -> None:
         try:
-            activation = self._activate(ref)
+            activation = self._activate(firing.ref)
+            activation.gate.enter(lambda: self._run_alarm(activation, firing))
         except Exception as error:
-            _log.error("the alarm of %s can't be delivered: %s", ref, error)
-            self.alarms.failed(ref, ref, retries)
-            return
-        try:
-            activation.gate.enter(lambda: self._run_alarm(activation, retries))
-        except ToqueError:
-            self.alarms.failed(ref, ref, retries)
+            _log.error("the alarm of %s can't be delivered: %s", firing.ref, error)
+            self.alarms.failed(firing)
 
-    def _run_alarm(self, activation: Activation, retries: int) -> None:
+    def _run_alarm(self, activation: Activation, firing: Firing) -> None:
         activation.begin()
         try:
-            result = activation.entity.alarm(AlarmInfo(retries))
+            result = activation.entity.alarm(AlarmInfo(firing.retries))
         except Exception as error:
-            self._alarm_done(activation, retries, error)
+            self._alarm_done(activation, firing, error)
             return
         if result is None:
-            self._alarm_done(activation, retries, None)
+            self._alarm_done(activation, firing, None)
             return
-        task = self._spawn(FirstAlone(_drive(result), activation.gate.hold(), self.loop))
-        task.add_done_callback(
-            lambda done: self._alarm_done(
-                activation, retries, None if done.cancelled() else done.exception()
-            )
-        )
+
+        def done(task: asyncio.Task[Any]) -> None:
+            cut = EntityReset("the handler was cancelled.") if task.cancelled() else None
+            self._alarm_done(activation, firing, cut or task.exception())
+
+        work = result if inspect.iscoroutine(result) else _drive(result)
+        task = self._spawn(FirstAlone(work, activation.gate.hold(), self.loop))
+        task.add_done_callback(done)
 
     def _alarm_done(
-        self, activation: Activation, retries: int, error: BaseException | None
+        self, activation: Activation, firing: Firing, error: BaseException | None
     ) -> None:
         if not activation.ended and self.store.broken is None:
             if error is None:
-                if (seq := self.alarms.handled(activation.ref, activation.ref)) is not None:
+                if (seq := self.alarms.handled(firing)) is not None:
                     activation.out.wrote(seq)
             else:
                 _log.error("the alarm of %s failed", activation.ref, exc_info=error)
-                self.alarms.failed(activation.ref, activation.ref, retries)
+                self.alarms.failed(firing)
         activation.finish()
 
     # --- figures ----------------------------------------------------------------------------

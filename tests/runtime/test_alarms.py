@@ -1,0 +1,412 @@
+"""Alarms: whatever comes between, one that was set is handled, or stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.runtime.shards import Cluster
+from toque.runtime import limits
+from toque.runtime.alarms import ALARMS
+from toque.runtime.entity import DurableObject
+from toque.runtime.errors import Overloaded, ToqueError
+from toque.runtime.ids import EntityRef
+from toque.runtime.simloop import VirtualTimeLoop
+
+HOUR_MS = 3_600_000
+WHO = EntityRef("Sleeper", "s")
+
+
+class HastyLoop(VirtualTimeLoop):
+    """A timer that is due now stands before what comes later in this turn, as on uvloop."""
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        if delay < 0.0005:
+            return self.call_soon(callback, *args, context=context)
+        return super().call_later(delay, callback, *args, context=context)
+
+
+pytestmark = pytest.mark.loop(factory=HastyLoop)
+
+
+class Sleeper(DurableObject):
+    """Does in run `n` of its handler what `scripts[n]` says; nothing if there is none."""
+
+    scripts: list[Callable[[Sleeper], Any]] = []
+    runs: list[int] = []  # the retry counts
+    began_ms: list[int] = []
+    inside = 0  # of one life
+
+    async def alarm(self, info: Any) -> None:
+        number = len(Sleeper.runs)
+        Sleeper.runs.append(info.retry_count)
+        Sleeper.began_ms.append(self.ctx.clock.now_ms())
+        assert self.inside == 0, "two handlers at a time"
+        self.inside += 1
+        try:
+            if number < len(Sleeper.scripts):
+                await Sleeper.scripts[number](self)
+        finally:
+            self.inside -= 1
+
+    def set_in(self, in_ms: int) -> None:
+        self.ctx.set_alarm(self.ctx.clock.now_ms() + in_ms)
+
+    def clear(self) -> None:
+        self.ctx.delete_alarm()
+
+    def due(self) -> int | None:
+        return self.ctx.alarm_due_ms()
+
+    async def crash_itself(self) -> None:
+        async def work() -> None:
+            raise RuntimeError("reset")
+
+        await self.ctx.block_concurrency_while(work)
+
+    def set_unstored(self, in_ms: int) -> None:
+        self.set_in(in_ms)
+        self.ctx.put(ALARMS, ("Sleeper", "other", 1 << 80, 0))  # no store takes that number
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    Sleeper.scripts, Sleeper.runs, Sleeper.began_ms = [], [], []
+    return lambda: Cluster(tmp_path, {"Sleeper": Sleeper})
+
+
+def script(*works: Callable[[Sleeper], Any]) -> None:
+    Sleeper.scripts = list(works)
+
+
+def row(shards: Cluster) -> Any:
+    found = shards.stores["d0"].get(ALARMS, WHO)
+    return None if found is None else tuple(found[2:])
+
+
+async def until(done: Callable[[], bool], seconds: float = 600) -> None:
+    """In small steps, so that what comes after is seen."""
+    async with asyncio.timeout(seconds):
+        while not done():
+            await asyncio.sleep(0.001)
+
+
+async def again_now(self: Sleeper) -> None:
+    await asyncio.sleep(0.01)
+    self.set_in(0)
+
+
+async def hangs(self: Sleeper) -> None:
+    await asyncio.sleep(100_000)
+
+
+async def raises(self: Sleeper) -> None:
+    raise RuntimeError("not yet")
+
+
+async def test_an_alarm_set_by_a_handler_stays_while_it_is_handled(cluster):
+    """The end of the first run may come after the beginning of what it has set."""
+    shards = cluster()
+    script(again_now, hangs)
+    await shards.router.call(WHO, "set_in", 0)
+    await until(lambda: len(Sleeper.runs) == 2)
+    await asyncio.sleep(5)
+    assert row(shards) is not None
+    shards.crash("d0")
+    shards.open("d0")
+    await until(lambda: len(Sleeper.runs) == 3)
+    await asyncio.sleep(1)
+    assert row(shards) is None
+    await shards.close()
+
+
+async def test_an_alarm_set_by_a_handler_is_repeated_if_it_fails(cluster):
+    shards = cluster()
+    script(again_now, raises)
+    await shards.router.call(WHO, "set_in", 0)
+    await asyncio.sleep(60)
+    assert Sleeper.runs == [0, 0, 1]
+    assert row(shards) is None
+    await shards.close()
+
+
+@pytest.mark.parametrize("in_ms", [0, 500, 5_000, HOUR_MS])
+async def test_an_alarm_set_while_a_handler_runs_waits_for_its_end(cluster, in_ms):
+    """Set from outside, to before or after the handler's end: never two at a time, never lost."""
+    shards = cluster()
+
+    async def takes_a_second(self: Sleeper) -> None:
+        await asyncio.sleep(1)
+
+    script(takes_a_second)
+    start = shards.clock.now_ms()
+    await shards.router.call(WHO, "set_in", 0)
+    await until(lambda: len(Sleeper.runs) == 1)
+    assert await shards.router.call(WHO, "due") is None
+    await shards.router.call(WHO, "set_in", in_ms)
+    due_ms = await shards.router.call(WHO, "due")
+    assert due_ms is not None
+    await asyncio.sleep(2 * HOUR_MS / 1000)
+    assert Sleeper.runs == [0, 0]
+    assert abs(Sleeper.began_ms[1] - max(start + 1_000, due_ms)) < 50
+    assert row(shards) is None
+    await shards.close()
+
+
+@pytest.mark.parametrize("ends", [None, raises], ids=["well", "badly"])
+async def test_what_is_deleted_while_a_handler_runs_stays_deleted(cluster, ends):
+    shards = cluster()
+
+    async def clears(self: Sleeper) -> None:
+        self.set_in(HOUR_MS)
+        self.clear()
+        if ends is not None:
+            await ends(self)
+
+    script(clears)
+    await shards.router.call(WHO, "set_in", 0)
+    await asyncio.sleep(2 * HOUR_MS / 1000)
+    assert (Sleeper.runs, row(shards)) == ([0], None)
+    await shards.close()
+
+
+async def test_a_handler_that_sets_an_alarm_and_fails_keeps_the_new_one(cluster):
+    shards = cluster()
+
+    async def sets_and_raises(self: Sleeper) -> None:
+        self.set_in(HOUR_MS)
+        raise RuntimeError("after the write")
+
+    script(sets_and_raises)
+    start = shards.clock.now_ms()
+    await shards.router.call(WHO, "set_in", 0)
+    await asyncio.sleep(1)
+    assert row(shards)[1] == 0
+    await asyncio.sleep(2 * HOUR_MS / 1000)
+    assert Sleeper.runs == [0, 0]
+    assert abs(Sleeper.began_ms[1] - start - HOUR_MS) < 1_000
+    await shards.close()
+
+
+async def test_a_handler_that_sets_an_alarm_for_now_and_fails_does_not_spin(cluster):
+    shards = cluster()
+
+    async def sets_and_raises(self: Sleeper) -> None:
+        self.set_in(0)
+        raise RuntimeError("after the write")
+
+    script(*[sets_and_raises] * 1_000)
+    await shards.router.call(WHO, "set_in", 0)
+    await asyncio.sleep(60)
+    assert 2 < len(Sleeper.runs) <= 1 + 60_000 / (0.75 * limits.ALARM_BACKOFF_MIN_MS)
+    assert row(shards) is not None
+    await shards.close()
+
+
+async def test_a_handler_that_was_cancelled_has_not_ended_well(cluster):
+    shards = cluster()
+
+    async def is_cancelled(self: Sleeper) -> None:
+        gone = asyncio.get_running_loop().create_future()
+        gone.cancel()
+        await gone
+
+    script(is_cancelled)
+    await shards.router.call(WHO, "set_in", 0)
+    await asyncio.sleep(60)
+    assert Sleeper.runs == [0, 1]
+    await shards.close()
+
+
+@pytest.mark.parametrize("then", [None, 0, HOUR_MS])
+async def test_an_alarm_outlives_a_reset_of_its_entity(cluster, then):
+    """`then`: what was set while the handler ran that the reset has cut off."""
+    shards = cluster()
+    script(hangs)
+    await shards.router.call(WHO, "set_in", 0)
+    await until(lambda: len(Sleeper.runs) == 1)
+    if then is not None:
+        await shards.router.call(WHO, "set_in", then)
+    with pytest.raises(ToqueError):
+        await shards.router.call(WHO, "crash_itself")
+    assert row(shards) is not None
+    await asyncio.sleep(2 * HOUR_MS / 1000)
+    assert len(Sleeper.runs) == 2
+    assert row(shards) is None
+    await shards.close()
+
+
+@pytest.mark.parametrize("in_ms", [0, 5 * HOUR_MS])
+async def test_an_alarm_whose_setting_was_not_stored_fires_at_its_old_time(cluster, in_ms):
+    shards = cluster()
+    start = shards.clock.now_ms()
+    await shards.router.call(WHO, "set_in", 40_000)
+    with pytest.raises(ToqueError):
+        await shards.router.call(WHO, "set_unstored", in_ms)
+    await asyncio.sleep(HOUR_MS / 1000)
+    late_ms = [at - start - 40_000 for at in Sleeper.began_ms]
+    assert [0 <= late < 5_000 for late in late_ms if late > -30_000] == [True]
+    await shards.close()
+
+
+async def test_a_store_that_takes_no_more_keeps_the_alarm(cluster, monkeypatch):
+    shards = cluster()
+    store = shards.stores["d0"]
+    script(raises)
+    await shards.router.call(WHO, "set_in", 1_000)
+    await asyncio.sleep(0.5)
+
+    def full(*args: Any) -> int:
+        raise Overloaded("the batch is full.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "put", full)
+        patched.setattr(store, "delete", full)
+        await until(lambda: len(Sleeper.runs) == 2)  # failed, then well, and neither is written
+        await asyncio.sleep(0.5)
+        assert row(shards) is not None
+    await asyncio.sleep(60)
+    assert (len(Sleeper.runs), row(shards)) == (3, None)
+    await shards.close()
+
+
+async def test_an_alarm_whose_setting_was_refused_is_as_before(cluster, monkeypatch):
+    shards = cluster()
+    await shards.router.call(WHO, "set_in", 5_000)
+    due_ms = await shards.router.call(WHO, "due")
+
+    def full(*args: Any) -> int:
+        raise Overloaded("the batch is full.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shards.stores["d0"], "put", full)
+        patched.setattr(shards.stores["d0"], "delete", full)
+        for method, args in (("set_in", (HOUR_MS,)), ("clear", ())):
+            with pytest.raises(Overloaded):
+                await shards.router.call(WHO, method, *args)
+    assert await shards.router.call(WHO, "due") == due_ms
+    await asyncio.sleep(10)
+    assert Sleeper.runs == [0]
+    await shards.close()
+
+
+# --- all together, at random, against a model ---
+
+
+class Dice(DurableObject):
+    """An entity that does with its alarm whatever the dice say; `Model` sees it."""
+
+    model: Model
+
+    def act(self, what: int, in_ms: int) -> None:
+        model, name = Dice.model, self.ctx.ref.key
+        if what < 7:
+            self.ctx.set_alarm(due_ms := self.ctx.clock.now_ms() + in_ms)
+            model.said(name, due_ms, self.ctx)
+        elif what < 8:
+            self.ctx.delete_alarm()
+            model.said(name, None, self.ctx)
+        elif what < 9:
+            self.ctx.evict()
+
+    async def alarm(self, info: Any) -> None:
+        model, name = Dice.model, self.ctx.ref.key
+        began = (model.life, len(model.said_of[name]), self.ctx.clock.now_ms())
+        key = (model.life, name, id(self))
+        assert key not in model.inside, "two handlers at a time"
+        model.inside.add(key)
+        try:
+            for _ in range(model.roll(3)):
+                if model.roll(2):
+                    await asyncio.sleep(model.roll(30) / 10)
+                self.act(model.roll(14), model.some_ms())
+            if model.roll(4) == 0:
+                raise RuntimeError("the dice say so")
+        finally:
+            model.inside.discard(key)
+        if not self.ctx.ended:  # type: ignore[attr-defined]
+            model.ended[name].append(began)
+
+    async def cut(self) -> None:
+        async def work() -> None:
+            raise RuntimeError("reset")
+
+        await self.ctx.block_concurrency_while(work)
+
+
+class Model:
+    """What was said of each alarm and is on disk, and which handlers have ended well."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.said_of: dict[str, list[list[Any]]] = {name: [] for name in "abc"}
+        self.ended: dict[str, list[tuple[int, int, int]]] = {name: [] for name in "abc"}
+        self.inside: set[Any] = set()
+        self.life = 0
+        self.is_calm = False
+
+    def roll(self, sides: int) -> int:
+        return 0 if self.is_calm and sides < 4 else self.random.randrange(sides)
+
+    def some_ms(self) -> int:
+        return self.random.choice([0, 0, 0, 1, 300, 2_000, 40_000, 90_000])
+
+    def said(self, name: str, due_ms: int | None, ctx: Any) -> None:
+        entry = [due_ms, False]
+        self.said_of[name].append(entry)
+
+        def durable(error: BaseException | None) -> None:
+            entry[1] = error is None
+
+        store = ctx._store
+        store.when_durable(store.write_seq, durable)
+
+    def crashed(self) -> None:
+        self.life += 1
+        self.inside.clear()
+        for entries in self.said_of.values():
+            entries[:] = [entry for entry in entries if entry[1]]
+
+    def owed(self) -> list[str]:
+        """Alarms that were set last and that no handler has answered."""
+        return [
+            f"{name}: {entries[-1][0]}"
+            for name, entries in self.said_of.items()
+            if entries
+            and (due_ms := entries[-1][0]) is not None
+            and not any(at >= due_ms and known >= len(entries) for _, known, at in self.ended[name])
+        ]
+
+
+async def test_no_alarm_is_ever_lost(tmp_path):
+    for seed in range(int(os.environ.get("TOQUE_ALARM_SEEDS", "25"))):
+        model = Dice.model = Model(seed)
+        (tmp_path / str(seed)).mkdir()
+        shards = Cluster(tmp_path / str(seed), {"Dice": Dice})
+        for _ in range(model.random.randrange(4, 14)):
+            name = model.random.choice("abc")
+            what = model.random.randrange(12)
+            call = ("cut",) if what == 11 else ("act", model.random.randrange(9), model.some_ms())
+            calling = asyncio.ensure_future(shards.router.call(EntityRef("Dice", name), *call))
+            await asyncio.sleep(model.random.choice([0, 0.001, 0.006, 0.5, 3, 50]))
+            if what == 10:
+                shards.crash("d0")
+                model.crashed()
+                shards.open("d0")
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+        await shards.stores["d0"].flush()
+        if model.random.random() < 0.5:
+            shards.crash("d0")
+            model.crashed()
+            shards.open("d0")
+        model.is_calm = True
+        await asyncio.sleep(2 * HOUR_MS / 1000)
+        assert model.owed() == [], seed
+        assert not [name for name in "abc" if shards.stores["d0"].get(ALARMS, ("Dice", name))]
+        await shards.close()
