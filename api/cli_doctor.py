@@ -1,13 +1,15 @@
 """`toque doctor`: what is wrong with a data directory, or with a server that runs.
 
 A directory that is named with `--data` and that nobody has open is looked at under its lock, and
-with `--fix` mended where that is safe. Otherwise the server that the settings name is asked, with
-an operator's token. Exit codes: 0 nothing is wrong (any more), 1 something is.
+with `--fix` mended where that is safe. If it is in use, only the server that its own dev file names
+is asked: any other is another's. Without `--data`, or with `--url`, the server that the settings
+name is asked, with an operator's token. Exit codes: 0 nothing is wrong (any more), 1 something is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,7 @@ import typer
 from ..runtime.clock import SystemClock
 from ..runtime.datadir import SETTINGS_FILE, DataDir, read_settings
 from ..runtime.errors import DataDirFormat, DataDirInUse, InvalidArgument
+from .cli_config import read_dev_file
 from .cli_exits import FAILED
 from .cli_flags import Flags, Output, flags_command, new_app
 from .cli_output import print_json, print_table
@@ -42,11 +45,7 @@ def doctor(
         except DataDirInUse as busy:
             if fix:
                 raise  # what runs is not to be changed behind its back
-            try:
-                found = asyncio.run(_running(flags))
-            except InvalidArgument:  # its server is not known
-                hint = "Or ask the server that runs, with --url and --token."
-                raise DataDirInUse(f"{busy} {hint}", busy.data) from None
+            found = _holder_of(flags.data, busy)
     elif fix:
         raise InvalidArgument("--fix mends a stopped directory; name it with --data DIR.")
     else:
@@ -85,11 +84,24 @@ def look_at(folder: Path, fix: bool) -> list[Told]:
         directory.close()
 
 
+def _holder_of(folder: Path, busy: DataDirInUse) -> list[Told]:
+    """What the server that has the directory open tells of itself, if the directory says where."""
+    dev = read_dev_file(folder)
+    if dev is None:
+        hint = "Or ask the server that runs, with --url and --token."
+        raise DataDirInUse(f"{busy} {hint}", busy.data)
+    print(f"{folder} is in use: this is what {dev.url}, which serves it, tells.", file=sys.stderr)
+    return asyncio.run(_ask(dev.url, dev.token))
+
+
 async def _running(flags: Flags) -> list[Told]:
     settled = flags.settled()
-    token = settled.value("token")
-    parts = await parts_of(settled.url, token)
-    async with connect(settled.url, token, retry_for=settled.value("retry_for") or 0) as client:
+    return await _ask(settled.url, settled.value("token"), settled.value("retry_for") or 0)
+
+
+async def _ask(url: str, token: str | None, retry_for: float | str = 0) -> list[Told]:
+    parts = await parts_of(url, token)
+    async with connect(url, token, retry_for=retry_for) as client:
         figures = await client.statistics()
     return told(judge_running(parts, figures), fixed=False)
 

@@ -48,7 +48,8 @@ KINDS = {
         "drops the row and has the SousChef count again",
     ),
     "alarm.missing": Kind(
-        "an instance sleeps or is to be deleted, and no alarm will do it",
+        "an instance sleeps or is to be deleted, or all of a workflow are to be ended, and no "
+        "alarm will do it",
         "sets the alarm",
     ),
     "alarm.orphan": Kind("an alarm of an instance that is not there", "drops the alarm"),

@@ -17,7 +17,7 @@ from typing import Any
 from ..engines.archive import is_code_hash
 from ..engines.bundle_store import BUNDLES_FOLDER, remove_files
 from ..engines.ports import ENGINE_KIND, SOUSCHEF_KIND
-from ..gatekeeper.messages import GATEKEEPER_KIND
+from ..gatekeeper.messages import CLEARING_KIND, GATEKEEPER_KIND
 from ..runtime import limits
 from ..runtime.datadir import BLOBS_FOLDER, store_path
 from ..runtime.ids import EntityRef, Placement, split_engine_key
@@ -60,6 +60,7 @@ class Survey:
                     found += self._data(shard)
                 for shard in self._control():
                     found += self._souschefs(shard)
+                    found += self._clearings(shard)
                     found += self._leases(shard)
                     found += self._tokens(shard)
                 for shard in self._placement.names():
@@ -119,6 +120,13 @@ class Survey:
             shard, f"SELECT entity, status, souschef FROM instances i WHERE {no_alarm}"
         ):
             yield from self._without_alarm(shard, key, status, number)
+        undone = (
+            f"SELECT entity FROM tombstones i WHERE {no_alarm} AND NOT EXISTS "
+            "(SELECT 1 FROM instances j WHERE j.entity = i.entity)"
+        )
+        for (key,) in self._rows(shard, undone):
+            change = Change(shard, _SET_ALARM, (ENGINE_KIND, key, self._now_ms))
+            yield Finding("alarm.missing", f"{shard} {key}", "it is being deleted", (change,))
         there = (
             "NOT EXISTS (SELECT 1 FROM instances i WHERE i.entity = t.{0}) "
             "AND NOT EXISTS (SELECT 1 FROM tombstones d WHERE d.entity = t.{0})"
@@ -191,6 +199,17 @@ class Survey:
                 where = table.removeprefix("souschef_")
                 yield Finding("queue.gone", f"{shard} {chef} {key}", f"{where}; it is {what}",
                               tuple(changes))  # fmt: skip
+
+    def _clearings(self, shard: str) -> Iterator[Finding]:
+        """A clearing is nothing but its row and its alarm."""
+        for key, how in self._rows(
+            shard,
+            "SELECT entity, how FROM clearings c WHERE NOT EXISTS (SELECT 1 FROM alarms a WHERE "
+            f"a.kind = '{CLEARING_KIND}' AND a.key = c.entity)",
+        ):
+            change = Change(shard, _SET_ALARM, (CLEARING_KIND, key, self._now_ms))
+            detail = f"its instances are to {'be deleted' if how == 'delete' else 'end'}"
+            yield Finding("alarm.missing", f"{shard} {key}", detail, (change,))
 
     def _engine(self, home: str, key: str) -> tuple[str, bool] | None:
         """Status of an instance, and whether it will report by itself; None: it is not there."""

@@ -15,7 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from toque import workflow
+from toque.api import cli_doctor
 from toque.api.cli import app
+from toque.api.cli_config import DevFile, write_dev_file
 from toque.api.cli_doctor import look_at
 from toque.api.doctor import KINDS, judge_running
 from toque.api.doctor_sqlite import Survey, mend
@@ -104,13 +106,13 @@ def chef_of(data: Path, key: str) -> str:
     return f"{key.rsplit('/', 1)[0]}/{number}"
 
 
-def ends(data: Path, name: str, instance_id: str) -> None:
+def ends(data: Path, name: str, instance_id: str, how: str = "complete") -> None:
     """The instance runs to its end."""
 
     async def main() -> None:
         async with embedded(data, FLOWS, running_max=1) as runtime:
             status = await runtime.client().instance(name, instance_id).wait(60)
-            assert status.success, status
+            assert status.status == how, status
 
     asyncio.run(main())
 
@@ -155,6 +157,19 @@ def alarm_missing(data: Path) -> tuple[str, str]:
     sql(data, "d0", "UPDATE steps SET blob = ? WHERE entity = ?", (record.row(key)[-1], key))
     sql(data, "c0", "UPDATE souschef_parked SET wake_ms = 1 WHERE key = ?", (key,))
     return "sleeps", "a"
+
+
+def alarm_missing_of_a_clearing(data: Path) -> tuple[str, ...]:
+    """All that sleeps is to be ended, and nothing goes on with it."""
+    key = key_of(data, "sleeps", "a").rsplit("/", 1)[0]
+    sql(data, "c0", "INSERT INTO clearings VALUES (?, 'job', 'terminate', '', 1, 0, -1, '', 0)",
+        (key,))  # fmt: skip
+    return "sleeps", "a", "terminated"
+
+
+def alarm_missing_of_a_deletion(data: Path) -> None:
+    key = key_of(data, "sleeps", "never-was")
+    sql(data, "d0", "INSERT INTO tombstones VALUES (?, x'00')", (key,))
 
 
 def epoch_behind(data: Path) -> tuple[str, str]:
@@ -210,8 +225,9 @@ def token_none(data: Path) -> None:
     (data / MARK).write_text("x")
 
 
-MENDED: list[Callable[[Path], tuple[str, str] | None]] = [
-    queue_unknown, queue_gone, alarm_missing, epoch_behind, lease_orphan, lease_short,
+MENDED: list[Callable[[Path], tuple[str, ...] | None]] = [
+    queue_unknown, queue_gone, alarm_missing, alarm_missing_of_a_clearing,
+    alarm_missing_of_a_deletion, epoch_behind, lease_orphan, lease_short,
     rows_orphan, alarm_orphan, blob_orphan, file_orphan, bundle_orphan, token_none,
 ]  # fmt: skip
 
@@ -224,10 +240,10 @@ def test_a_directory_in_order_has_no_faults(data: Path) -> None:
 
 @pytest.mark.parametrize("fault", MENDED, ids=lambda fault: fault.__name__)
 def test_a_fault_is_named_mended_and_gone(
-    data: Path, fault: Callable[[Path], tuple[str, str] | None]
+    data: Path, fault: Callable[[Path], tuple[str, ...] | None]
 ) -> None:
     then = fault(data)
-    code = fault.__name__.replace("_", ".", 1)
+    code = fault.__name__.partition("_of_")[0].replace("_", ".", 1)
     found = look_at(data, fix=False)
     assert {each.code for each in found} == {code}
     assert not any(each.fixed for each in found)
@@ -328,6 +344,38 @@ def test_what_runs_is_not_mended_and_what_is_no_directory_is_refused(
     with pytest.raises(DataDirFormat, match="no data directory"):
         look_at(tmp_path, fix=False)
     assert sorted(tmp_path.iterdir()) == [data]
+
+
+def test_a_named_directory_in_use_is_never_another_server(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is asked is the server that holds the directory, or nobody."""
+    asked: list[tuple[str, str | None]] = []
+
+    async def ask(url: str, token: str | None, *_: Any) -> list[Any]:
+        asked.append((url, token))
+        return []
+
+    monkeypatch.setattr(cli_doctor, "_ask", ask)
+    monkeypatch.setenv("TOQUE_URL", "http://other.example")
+    monkeypatch.setenv("TOQUE_TOKEN", "others")
+    words = ["doctor", "--data", str(data)]
+    directory = DataDir.open(data)
+    try:
+        told = CliRunner().invoke(app, words)
+        assert (told.exit_code, asked) == (1, []), told.output
+        assert "in use" in told.stderr
+        assert "--url" in told.stderr
+        write_dev_file(data, DevFile("http://127.0.0.1:1", "own"))
+        told = CliRunner().invoke(app, words)
+        assert (told.exit_code, asked) == (0, [("http://127.0.0.1:1", "own")]), told.output
+        assert "http://127.0.0.1:1" in told.stderr
+        told = CliRunner().invoke(app, [*words, "--url", "http://named.example"])
+        assert (told.exit_code, asked[1:]) == (0, [("http://named.example", "others")])
+        assert CliRunner().invoke(app, [*words, "--fix"]).exit_code == 1
+        assert len(asked) == 2
+    finally:
+        directory.close()
 
 
 def test_the_command_tells_and_says_by_its_exit_code(data: Path) -> None:
