@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,7 +40,7 @@ from .graph import Node
 from .graph_child import draw_graphs, read_graphs
 
 T = TypeVar("T")
-Inspect = Callable[[Bundle], Awaitable[Manifest]]
+Inspect = Callable[[Bundle, Path], Awaitable[Manifest]]
 
 
 class Scripts(msgspec.Struct, frozen=True):
@@ -96,7 +97,7 @@ class Deploys:
         bundle = await asyncio.to_thread(Bundle.from_zip, raw)
         manifest = await asyncio.to_thread(store.manifest, bundle.code_hash)
         if manifest is None:
-            manifest = await self._inspected(bundle)
+            manifest = await self._inspected(bundle, store.folder)
         await asyncio.to_thread(store.put, bundle, manifest)
         await self.graphs(bundle.code_hash)
         found: Deployed = await self._ask(
@@ -111,13 +112,13 @@ class Deploys:
         await self._cache.workflows(account)
         return found
 
-    async def _inspected(self, bundle: Bundle) -> Manifest:
+    async def _inspected(self, bundle: Bundle, scratch: Path) -> Manifest:
         if self._waiting >= limits.BUNDLE_IMPORTS_WAITING_MAX:
             raise Overloaded(f"{self._waiting} deploys wait for their turn.")
         self._waiting += 1
         try:
             async with self._importing:
-                return await self._inspect(bundle)
+                return await self._inspect(bundle, scratch)
         finally:
             self._waiting -= 1
 

@@ -31,7 +31,8 @@ from .ray_options import check_ray_options
 from .workflow import ACTOR, SHARD, WorkflowDefinition
 
 BUNDLES_FOLDER = "bundles"
-_PASSING = ".tmp"
+PASSING = ".tmp"
+"""How the names of what is only passing end; `sweep` removes them."""
 _CLASS_CHARS_MAX = 200
 _SKIPPED_MARKS = ("pyvenv.cfg", "toque.json")
 """Folders that hold one of these are an environment or a data directory, and no code."""
@@ -171,7 +172,7 @@ class BundleStore:
         if is_code_hash(code_hash) and target.is_dir():
             return target
         bundle = self.get(code_hash)
-        made = Path(tempfile.mkdtemp(prefix=f"{code_hash}.", suffix=_PASSING, dir=self.folder))
+        made = Path(tempfile.mkdtemp(prefix=f"{code_hash}.", suffix=PASSING, dir=self.folder))
         try:
             write_files(made, bundle.files)
             _rename_folder(made, target)
@@ -184,14 +185,14 @@ class BundleStore:
         """Remove what a crash left half made. Only where nobody else uses the directory."""
         if not self.folder.is_dir():
             return
-        for path in self.folder.glob(f"*{_PASSING}"):
+        for path in self.folder.glob(f"*{PASSING}"):
             if path.is_dir():
                 remove_files(path)
             else:
                 path.unlink(missing_ok=True)
 
     def _write(self, name: str, content: bytes) -> None:
-        descriptor, made = tempfile.mkstemp(prefix=f"{name}.", suffix=_PASSING, dir=self.folder)
+        descriptor, made = tempfile.mkstemp(prefix=f"{name}.", suffix=PASSING, dir=self.folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)

@@ -3,14 +3,17 @@
     python -P -m toque.engines.inspection FOLDER HASH       (the child; run by `inspect_bundle`)
 
 The code is a stranger's until it has been deployed, so the process that asks never imports it.
-The child has no token or other secret in its environment, bounded memory, time and files, and
-ends with all that it started. What it tells is data, and is checked (`check_manifest`).
+The child is a warden: it forks the process that imports, takes over whatever that one leaves
+behind, in other sessions too, and ends all of it before it ends itself. So code that hangs, or that
+starts something and forgets it, leaves nothing. It is no sandbox: who means to can kill the warden,
+or read what the server's user can read. What is told is data, and is checked (`check_manifest`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import resource
 import signal
@@ -18,15 +21,18 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
+from ..actors.keeper import children
 from ..actors.worker import child_environment
 from ..runtime import limits
 from ..runtime.errors import BundleInvalid, BundleRefused, WorkflowLoadError
 from .archive import Bundle
 from .bundle import load_unpacked
 from .bundle_store import (
+    PASSING,
     Manifest,
     check_manifest,
     manifest_of,
@@ -35,6 +41,8 @@ from .bundle_store import (
 )
 
 _REPORT_BYTES_MAX = limits.MIB
+_SET_PDEATHSIG = 1
+_SET_CHILD_SUBREAPER = 36
 _FAILED = 3
 """The child's exit code for code that can't be deployed; what it printed says why."""
 
@@ -47,21 +55,32 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def inspect_bundle(
-    bundle: Bundle, *, timeout_ms: int = limits.BUNDLE_IMPORT_MAX_MS
+    bundle: Bundle, scratch: Path | None = None, *, timeout_ms: int = limits.BUNDLE_IMPORT_MAX_MS
 ) -> Manifest:
     """What a bundle defines.
+
+    Args:
+        bundle: the code.
+        scratch: where to lay it out for a while, under a passing name; None: where all do.
+        timeout_ms: how long it may take.
 
     Raises:
         BundleRefused: its code does not import in time, or defines no workflow; the text says
             why, and holds the end of what it printed.
     """
-    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="toque-bundle-"))
+    folder = await asyncio.to_thread(_passing_folder, scratch)
     try:
         code = folder / "code"
         await asyncio.to_thread(_lay_out, code, bundle)
         return await _ask_child(folder, code, bundle.code_hash, timeout_ms)
     finally:
         await asyncio.shield(asyncio.to_thread(remove_files, folder))
+
+
+def _passing_folder(scratch: Path | None) -> Path:
+    if scratch is not None:
+        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="inspected.", suffix=PASSING, dir=scratch))
 
 
 def _lay_out(code: Path, bundle: Bundle) -> None:
@@ -87,13 +106,28 @@ async def _ask_child(folder: Path, code: Path, code_hash: str, timeout_ms: int) 
     except TimeoutError:
         is_late = True
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        await child.wait()
+        await _end_warden(child)
     said = _end_of(printed)
     if is_late:
         raise _refused(f"it did not import within {timeout_ms / 1_000:g} s", said)
     return _told(told, said, child.returncode or 0)
+
+
+async def _end_warden(child: asyncio.subprocess.Process) -> None:
+    """Have it end what it watches, and then itself; by force if it does not."""
+    if child.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child.pid, signal.SIGTERM)
+    try:
+        await asyncio.wait_for(child.wait(), limits.BUNDLE_END_MAX_MS / 1_000)
+    except TimeoutError:
+        pass
+    finally:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            await child.wait()
 
 
 def _told(told: Path, said: str, code: int) -> Manifest:
@@ -124,10 +158,73 @@ def _end_of(file: Path) -> str:
         return printed.read(limits.BUNDLE_OUTPUT_CHARS_MAX).decode("utf-8", "replace").strip()
 
 
-# --- the child ------------------------------------------------------------------------------
+# --- the child: the warden ------------------------------------------------------------------
 
 
-def main(folder: str, code_hash: str) -> int:
+class _Told(BaseException):
+    """The warden was told to end, or its starter has ended."""
+
+
+def main(folder: str, code_hash: str) -> None:
+    """Import the bundle in a process of its own, and end as that one did, after all it started."""
+
+    def told(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Told
+
+    status = 0
+    try:
+        signal.signal(signal.SIGTERM, told)
+        _prctl(_SET_CHILD_SUBREAPER, 1)
+        _prctl(_SET_PDEATHSIG, signal.SIGTERM)
+        importer = os.fork()
+        if importer == 0:
+            _import_as_child(folder, code_hash)
+        status = os.waitpid(importer, 0)[1]
+    except _Told:
+        status = signal.SIGTERM
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _end_children()
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        number = os.WTERMSIG(status)
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _end_children() -> None:
+    """Kill children until there are none; those of a child that ends become this process's."""
+    while True:
+        for pid in children(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+# --- its child: the one that imports --------------------------------------------------------
+
+
+def _import_as_child(folder: str, code_hash: str) -> NoReturn:
+    code = _FAILED
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        code = _import(folder, code_hash)
+    finally:
+        os._exit(code)  # threads that the code began are not waited for
+
+
+def _import(folder: str, code_hash: str) -> int:
     """Import the bundle and report; gives the exit code."""
     reports = os.dup(1)
     os.dup2(2, 1)  # what the code prints is not the report
@@ -174,4 +271,4 @@ def _bound() -> None:
 
 
 if __name__ == "__main__":
-    os._exit(main(*sys.argv[1:3]))  # threads that the code began are not waited for
+    main(*sys.argv[1:3])

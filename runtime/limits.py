@@ -41,6 +41,7 @@ BUNDLE_PATH_CHARS_MAX = 240
 BUNDLE_DEPTH_MAX = 16
 BUNDLE_WORKFLOWS_MAX = 500  # as an account may have
 BUNDLE_IMPORT_MAX_MS = 30 * SECOND_MS  # how long a bundle may take to import
+BUNDLE_END_MAX_MS = 5_000  # and then to end with all that it started
 BUNDLE_IMPORT_MEMORY_MAX = 2_048 * MIB
 BUNDLE_OUTPUT_CHARS_MAX = 8 * KIB  # of what its import prints, for the deployer
 BUNDLE_IMPORTS_MAX = 2  # that one front end has under way

@@ -391,6 +391,41 @@ signal.pause()
         assert await asyncio.to_thread(has_ended, pid)
 
 
+async def test_what_code_leaves_behind_ends_with_its_import(tmp_path: Path) -> None:
+    """Also what has left its session and lost its parent."""
+    pid = tmp_path / "pid"
+    code = f"""
+import os, signal
+import toque
+reads, writes = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open({str(pid)!r}, "w") as file:
+            file.write(str(os.getpid()))
+        os.write(writes, b"x")
+        signal.pause()
+    os._exit(0)
+os.read(reads, 1)
+
+@toque.workflow
+async def order(event, step): ...
+"""
+    scratch = tmp_path / "bundles"
+    found = await inspect_bundle(Bundle({"app.py": code.encode()}), scratch)
+    assert [one.name for one in found.workflows] == ["order"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_an_interrupted_import_leaves_is_swept(tmp_path: Path) -> None:
+    folder = inspection._passing_folder(tmp_path)
+    inspection._lay_out(folder / "code", Bundle({"app.py": b"x = 1"}))
+    BundleStore(tmp_path).sweep()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "manifest",
     [
