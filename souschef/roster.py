@@ -524,7 +524,9 @@ class Roster:
                 break
             asked[key] = (shard, run_id)
             parked = self._rows.get(PARKED, (self._entity, key))
+            # One that is not moved stays the first that is due, and would be asked without end.
             assert parked is not None, f"{key} is in ORDER alone"
+            assert parked[6:8] == (WAKING, at_ms), f"{key} is in ORDER twice"
             self._ask_later(parked, now_ms)
 
     def _ask_later(self, row: Row, at_ms: int) -> None:

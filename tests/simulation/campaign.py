@@ -18,6 +18,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from .focus import EVERYTHING, Focus
 from .parts import Sabotage
 from .sabotage import bugs
 from .scenario import Report, run_seed
@@ -133,6 +134,7 @@ def play(
     sabotage: tuple[str, ...] = (),
     echo: Callable[[str], None] | None = None,
     ignored: frozenset[str] = frozenset(),
+    focus: Focus = EVERYTHING,
 ) -> Report:
     """Play one seed in a folder of its own, which is removed."""
     folder = new_folder()
@@ -140,7 +142,7 @@ def play(
     try:
         with bugs(sabotage) as switches:
             given = Sabotage(**dict.fromkeys(switches, True))
-            return run_seed(seed, folder, given, echo, ignored)
+            return run_seed(seed, folder, given, echo, ignored, focus)
     finally:
         logging.disable(logging.NOTSET)
         shutil.rmtree(folder, ignore_errors=True)

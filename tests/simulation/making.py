@@ -8,6 +8,7 @@ from typing import Any
 
 from toque.runtime.entropy import Entropy
 
+from .focus import EVERYTHING, Focus
 from .program import BRANCHED, EVENT_TYPES, UNSURE, Op, graph_names, reader_name
 
 
@@ -49,19 +50,23 @@ class ProgramMaker:
     Args:
         entropy: the seed's.
         size: how many operations at the top level, at most.
+        focus: what scripts are full of.
     """
 
-    def __init__(self, entropy: Entropy, size: int = 5) -> None:
+    def __init__(self, entropy: Entropy, size: int = 5, focus: Focus = EVERYTHING) -> None:
         self._entropy = entropy
         self._size = size
+        self._focus = focus
         self._names = 0
 
     def script(self) -> Script:
         """A script; names of steps are used once in it."""
         self._names = 0
         draw = self._entropy.randrange
-        parts = [self._program() for _ in range(2 + draw(2) if draw(6) == 0 else 1)]
-        return Script(parts, cleanup=draw(2) == 0, doomed=draw(6) == 0)
+        meets = self._focus.meets
+        several = meets("parts", 6, self._entropy)
+        parts = [self._program() for _ in range(2 + draw(2) if several else 1)]
+        return Script(parts, cleanup=draw(2) == 0, doomed=meets("doomed", 6, self._entropy))
 
     def _program(self) -> list[Op]:
         return [self._op(2) for _ in range(1 + self._entropy.randrange(self._size))]
@@ -107,10 +112,12 @@ class ProgramMaker:
         return ["event", self._name("wait"), kind, 500 + self._ms(15_000)]
 
     def _do(self) -> Op:
-        modes = (
+        modes: tuple[str, ...] = (
             *("ok", "ok", "ok", "ok", "undo", "undo", "undo", "flaky", "flaky", "told", "fatal"),
             *("refuse", "late", "once", "secret", "overdue", "broken"),
         )
+        if self._focus.modes and self._entropy.randrange(2):
+            modes = self._focus.modes
         mode = modes[self._entropy.randrange(len(modes))]
         n = 1 + self._entropy.randrange(2) if mode in ("flaky", "fatal", "told") else 0
         if mode in ("undo", "broken"):

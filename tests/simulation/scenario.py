@@ -22,6 +22,7 @@ from toque.runtime.entropy import Entropy
 from toque.runtime.simnet import Weather
 
 from .clients import Clients, GivenUp
+from .focus import EVERYTHING, Focus
 from .making import ProgramMaker, forks_of, waits_of
 from .parts import Layout, Sabotage
 from .program import EVENT_TYPES
@@ -33,7 +34,8 @@ FAULTS_S = 40.0
 HEAL_S_MAX = 240.0
 QUIET_S_MAX = 120.0 + limits.DELETION_REMEMBERED_MS / 1000
 """The last tombstones go when their requests are forgotten."""
-EVENTS_MAX = 3_000_000
+EVENTS_MAX = 50_000
+"""Ten times what a run takes."""
 
 SUDDEN = ("crash", "all", "zombie", "pause", "front", "stall", "disk", "evict", "reset", "clock")
 """Faults that happen at some instant."""
@@ -80,21 +82,21 @@ class Plan:
     workflows: list[str]
 
 
-def plan_of(entropy: Entropy) -> Plan:
+def plan_of(entropy: Entropy, focus: Focus = EVERYTHING) -> Plan:
     """The plan of a seed."""
     draw = entropy.randrange
-    features = frozenset(name for name in FEATURES if draw(100) < 35)
+    drawn = frozenset(name for name in FEATURES if draw(100) < 35)
     return Plan(
         layout=Layout(
             data_shards=2 + draw(2),
             control_shards=1 + draw(2),
             front_ends=1 + draw(2),
-            limit=3 + draw(8),
+            limit=focus.limit or 3 + draw(8),
             souschefs=1 + draw(3),
-            commit_ms=(0.5, 2.0, 8.0)[draw(3)],
+            commit_ms=focus.commit_ms or (0.5, 2.0, 8.0)[draw(3)],
         ),
-        features=features,
-        instances=10 + draw(33),
+        features=drawn if focus.faults is None else focus.faults,
+        instances=focus.instances or 10 + draw(33),
         accounts=["acme", "zeta"][: 1 + draw(2)],
         workflows=["alpha", "beta", "gamma"][: 1 + draw(3)],
     )
@@ -106,11 +108,13 @@ class Run:
     Args:
         world: fresh.
         plan: what the seed decided.
+        focus: what it is full of.
     """
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: World, plan: Plan, focus: Focus = EVERYTHING) -> None:
         self.world = world
         self.plan = plan
+        self.focus = focus
         self.entropy = world.entropy("run")
         self.clients = Clients(world, 0.1 if "front" in plan.features else 0.02)
         self.errands: list[Errand] = []
@@ -152,13 +156,13 @@ class Run:
         world.promises.raise_broken()
 
     def _weather(self) -> None:
-        on = self.plan.features
+        on, worse = self.plan.features, self.focus.weather
         self.world.network.weather = Weather(
             delay_ms=(0.3, 2.0, 20.0)[self.entropy.randrange(3)],
-            tail=0.02 if "tail" in on else 0.0,
-            loss=0.004 if "loss" in on else 0.0,
-            stall=0.001 if "stall" in on else 0.0,
-            repeat=0.05 if "repeat" in on else 0.0,
+            tail=0.02 * worse if "tail" in on else 0.0,
+            loss=0.004 * worse if "loss" in on else 0.0,
+            stall=0.003 * worse if "stall" in on else 0.0,
+            repeat=0.05 * worse if "repeat" in on else 0.0,
         )
 
     def _heal(self) -> None:
@@ -208,15 +212,16 @@ class Run:
         world, clients = self.world, self.clients
         account = self.plan.accounts[draw(len(self.plan.accounts))]
         workflow = self.plan.workflows[draw(len(self.plan.workflows))]
-        maker = ProgramMaker(self.entropy)
+        maker = ProgramMaker(self.entropy, focus=self.focus)
         scripts = [maker.script() for _ in range(1 + (draw(10) == 0))]
         claim = world.claims.of(account, workflow, f"job/{number}")
         errand = Errand(claim, scripts, world.promises, world.bodies)
         self.errands.append(errand)
         start_s, dies, looks = self.entropy.random() * 30, draw(12) == 0, draw(4) == 0
         again, dies_s = draw(8) == 0, self.entropy.random() * 12
-        pauses, cancels, undoes = draw(5) == 0, draw(7) == 0, draw(14) == 0
-        restarts = draw(7) == 0
+        meets, entropy = self.focus.meets, self.entropy
+        pauses, cancels = draw(5) == 0, meets("cancel", 7, entropy)
+        undoes, restarts = meets("undo", 14, entropy), meets("restart", 7, entropy)
         waits = waits_of(scripts[0].ops)
         events = {kind: draw(waits + 2) if waits else 0 for kind in EVENT_TYPES}
         await asyncio.sleep(start_s)
@@ -314,7 +319,7 @@ class Run:
         kinds = [name for name in SUDDEN if name in on]
         until = FAULTS_S
         while True:
-            await asyncio.sleep(0.5 + self.entropy.random() * 8)
+            await asyncio.sleep(0.5 + self.entropy.random() * self.focus.gap_s)
             if self.world.loop.time() > until:
                 return
             if kinds:
@@ -325,7 +330,7 @@ class Run:
         return names[self.entropy.randrange(len(names))]
 
     def _down_s(self) -> float:
-        return 1.0 + self.entropy.random() ** 2 * 15
+        return 1.0 + self.entropy.random() ** 2 * self.focus.down_s
 
     def _fault_crash(self) -> None:
         """At one of the next commits, which is then lost or kept."""
@@ -394,14 +399,15 @@ def run_seed(
     sabotage: Sabotage | None = None,
     echo: Callable[[str], None] | None = None,
     ignored: frozenset[str] = frozenset(),
+    focus: Focus = EVERYTHING,
 ) -> Report:
     """Play one seed in an empty folder; never raises for a broken promise, but reports it."""
     began = time.process_time()
-    plan = plan_of(World.entropy_of(seed, "plan"))
+    plan = plan_of(World.entropy_of(seed, "plan"), focus)
     world = World(seed, folder, plan.layout, sabotage, echo, ignored)
     report = Report(seed)
     try:
-        world.run(Run(world, plan).play())
+        world.run(Run(world, plan, focus).play())
     except PromiseBroken as broken:
         report.broken = broken
     except Exception:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 
 OUTCOMES = ("kept", "lost", "fails, kept", "fails, lost")
 """Kept: the commit is made, and the process dies before anybody hears of it."""
-SPREAD = 24
+SPREAD = 16
 """How many crashes are played here; the campaign plays all."""
 
 
@@ -94,13 +94,6 @@ def test_a_crash_changes_nothing_whatever_is_used() -> None:
 def test_a_deliberate_bug_is_found(bug: str) -> None:
     with bugs((bug,)):
         assert once().broken is not None
-
-
-def test_a_rollback_that_is_not_recorded_is_found_by_a_crash() -> None:
-    with bugs(("undo_twice",)):
-        base = without_a_crash()
-        crashes = (("d0", commit, "lost") for commit in range(95, base.commits["d0"], 3))
-        assert any(once(crash).broken for crash in crashes)
 
 
 @pytest.mark.campaign

@@ -33,8 +33,28 @@ from .trace import Trace
 
 T = TypeVar("T")
 
+TURNS_MAX = 50_000
+"""How often the loop may turn while no time passes."""
+
 NEVER_REPEATED = frozenset({"put_workflow", "set_limits", "set_souschefs", "set_workflow_limits"})
 """Deploys and settings: the last call wins, so a late repetition would change the outcome."""
+
+
+class WatchedLoop(VirtualTimeLoop):
+    """Notices work that repeats itself for ever while no time passes."""
+
+    turns = 0
+
+    def jump(self, seconds: float) -> None:
+        """Time passes."""
+        self.turns = 0
+        super().jump(seconds)
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        self.turns += 1
+        if self.turns > TURNS_MAX:
+            told = f"the loop turned {TURNS_MAX} times at {self.time():.3f} s"
+            raise PromiseBroken("a run comes to an end", told)
 
 
 class World:
@@ -63,7 +83,7 @@ class World:
         self.folder.mkdir()
         self.layout = layout
         self.sabotage = sabotage or Sabotage()
-        self.loop = VirtualTimeLoop()
+        self.loop = WatchedLoop()
         self.driver = SimProcess("driver", self.loop, self._on_error)
         self.trace = Trace(self.loop.time, echo)
         self.tail: list[str] = []

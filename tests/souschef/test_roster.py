@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -11,7 +12,7 @@ from toque.engines.ports import Grant, StatusReport
 from toque.runtime import limits
 from toque.runtime.errors import Overloaded
 from toque.souschef.roster import Roster
-from toque.souschef.rows import HELD, ORDER, PARKED, STATE
+from toque.souschef.rows import HELD, ORDER, PARKED, STATE, WAKING
 
 CHEF = "acme/w/0"
 
@@ -420,6 +421,14 @@ def test_a_wait_is_poked_only_when_it_is_overdue_and_then_seldom() -> None:
     assert roster.due_pokes(due_ms) == {"d0": [("acme/w/timer", "r1")]}
     assert roster.due_pokes(due_ms + limits.POKE_EVERY_MS) == {}
     assert roster.due_pokes(due_ms + limits.POKE_AFTER_MS) != {}
+
+
+def test_a_stray_row_in_the_order_of_waking_fails_and_is_not_asked_for_ever() -> None:
+    roster = roster_with(1, report("waiting", 2, key="acme/w/timer", wake_ms=10_000))
+    (row,) = roster._rows.scan(ORDER, (CHEF, WAKING), limit=2)
+    roster._rows.put(ORDER, (*row[:2], 9_000, *row[3:]))
+    with pytest.raises(AssertionError, match="twice"):
+        roster.due_pokes(10_000 + limits.POKE_AFTER_MS)
 
 
 def test_a_tick_asks_no_more_than_its_bound_and_gets_round_to_all() -> None:
