@@ -28,6 +28,7 @@ from ..engines.codec_names import Given, codecs_of
 from ..engines.placement import PlacedCodeHost
 from ..engines.resource_body import Resources
 from ..engines.worker_host import WorkerSettings
+from ..engines.workflow import refuse_at_import
 from ..gatekeeper.messages import ACCOUNT_KIND
 from ..runtime import limits
 from ..runtime.clock import SystemClock
@@ -174,7 +175,10 @@ async def embedded(
     Raises:
         DataDirInUse, DataDirFormat: see `DataDir.open`.
         CodecMissing, CodecWrong: the directory has payloads that the codecs can't read.
+        ProgramRunsAtImport: a worker imports the file, which must not run its program by that:
+            it belongs under `if __name__ == "__main__":`.
     """
+    refuse_at_import()
     app = App.from_objects(workflows)
     shards = data_shards, control_shards
     more = codecs_of(codecs), creates_per_second

@@ -73,6 +73,7 @@ class KeptInstance(DurableObject):
         self._must_report = False
         self._starts: Starts = []
         self._code_error = ""
+        self._code_tries = 0
 
     # --- writing and telling ----------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from ..runtime import limits
-from ..runtime.errors import WorkerLost, WorkflowLoadError
+from ..runtime.errors import ProgramRunsAtImport, WorkerLost, WorkflowLoadError
 from .failures import InstanceCrashed, cancelled_error, record_of
 from .journal import Record
 from .keeping import whole
@@ -111,7 +111,6 @@ class InstanceLife(InstancePhases):
         except WorkflowLoadError as error:
             self._cannot_run(error)
             return None
-        self._code_error = ""
         return self._run.begin()
 
     # --- turns ------------------------------------------------------------------------------
@@ -126,6 +125,7 @@ class InstanceLife(InstancePhases):
     def _after_turn(self, turn: Turn, now_ms: int) -> None:
         """Write what a turn of `run` brought, and see to what follows from it."""
         instance = self._existing()
+        self._code_error, self._code_tries = "", 0
         is_copy = self._run is not None and self._run.records() is None
         outcome = turn.outcome
         next_params = None
@@ -213,11 +213,12 @@ class InstanceLife(InstancePhases):
 
     # --- when something is lost -------------------------------------------------------------
 
-    def _cannot_run(self, error: Exception) -> None:
-        """There is nothing to run it with, just now."""
+    def _cannot_run(self, error: Exception, *, tries: int = 0) -> None:
+        """There is nothing to run it with, just now. `tries`: processes it took to find out."""
         _log.error("instance %s can't go on: %s", self.ctx.ref.key, error)
         self._code_error = str(error)
-        self._due_timer = self.env.loop.call_later(limits.CODE_RETRY_MS / 1_000, self._retry)
+        delay_ms = min(limits.CODE_RETRY_MS << min(tries, 30), limits.CODE_RETRY_MAX_MS)
+        self._due_timer = self.env.loop.call_later(delay_ms / 1_000, self._retry)
 
     @whole
     def _retry(self) -> None:
@@ -232,8 +233,13 @@ class InstanceLife(InstancePhases):
         """The run is gone, without a fault of the instance's rows: open another."""
         if self._run is run:
             self._drop_run()
+            if isinstance(error, ProgramRunsAtImport):  # it would be so each time
+                self._finish(self.ctx.clock.now_ms(), "fail", None, record_of(error))
+                self._flush()
+                return
             if isinstance(error, WorkflowLoadError):
-                self._cannot_run(error)
+                self._cannot_run(error, tries=self._code_tries)
+                self._code_tries += 1
                 return
             self._go_on_after(error)
             self._flush()
@@ -244,7 +250,8 @@ class InstanceLife(InstancePhases):
         _log.warning("instance %s was interrupted: %s", self.ctx.ref.key, error)
         data = error.data if isinstance(error, WorkerLost) else {}
         if not data.get("was_up"):
-            self._cannot_run(error)
+            self._cannot_run(error, tries=self._code_tries)
+            self._code_tries += 1
             return
         if data["suspicion"]:
             self._suspect(data["suspicion"])

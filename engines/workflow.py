@@ -21,7 +21,7 @@ from types import FrameType, ModuleType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin, overload
 
 from ..runtime.codec import decode_json, decode_json_as, type_name
-from ..runtime.errors import InvalidArgument, InvalidId, WorkflowLoadError
+from ..runtime.errors import InvalidArgument, InvalidId, ProgramRunsAtImport, WorkflowLoadError
 from ..runtime.ids import check_workflow_name
 from ..runtime.limits import STEPS_PER_INSTANCE_DEFAULT, STEPS_PER_INSTANCE_MAX
 from .archive import hash_of_files
@@ -293,19 +293,58 @@ def load_file(path: str | Path, package: str = "") -> ModuleType:
         raise WorkflowLoadError(f"{file} is no Python file.", {"file": str(file)})
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # pickling and type hints look modules up there
+    _importing.append(str(file))
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
+        if isinstance(error, ProgramRunsAtImport) or _runs_a_loop(error):
+            raise runs_at_import(file) from error
         line = _line_of(error, file)
         at = f"{file}, line {line}" if line else str(file)
         raise WorkflowLoadError(
             f"{at}: {type(error).__name__}: {error}",
             {"file": str(file), "line": line, "cause": type(error).__name__},
         ) from error
+    finally:
+        _importing.pop()
     return module
+
+
+_importing: list[str] = []
+"""Files that `load_file` is importing."""
+
+
+def refuse_at_import() -> None:
+    """Refuse to run a program while a file is being imported, in any thread.
+
+    Raises:
+        ProgramRunsAtImport
+    """
+    if _importing:
+        raise runs_at_import(Path(_importing[-1]))
+
+
+def runs_at_import(file: Path) -> ProgramRunsAtImport:
+    """The error of a file that runs its program when it is imported."""
+    return ProgramRunsAtImport(
+        f"{file} runs its program when it is imported, and processes of workers import it. Put it "
+        'under `if __name__ == "__main__":`. Wrong: `asyncio.run(main())` at the end of the file. '
+        'Right: `if __name__ == "__main__": asyncio.run(main())`.',
+        {"file": str(file)},
+    )
+
+
+def _runs_a_loop(error: BaseException) -> bool:
+    """Whether asyncio refused to run a loop in the loop that imports the file."""
+    trace = error.__traceback__
+    last = ""
+    while trace is not None:
+        last = trace.tb_frame.f_globals.get("__name__", "")
+        trace = trace.tb_next
+    return isinstance(error, RuntimeError) and last in ("asyncio.runners", "asyncio.base_events")
 
 
 def is_loading(frame: FrameType | None) -> bool:

@@ -311,6 +311,13 @@ class CodeMissing(WorkflowLoadError):
     number = 10304
 
 
+class ProgramRunsAtImport(WorkflowLoadError):
+    """A worker imports the file of a workflow, and the file runs its program again by that."""
+
+    code = "workflow.runs_at_import"
+    number = 10305
+
+
 class UnencodableValue(AuthorError):
     """A value can't be written as JSON."""
 

@@ -130,6 +130,7 @@ REPORT_MESSAGES_IN_FLIGHT_MAX = 4  # per SousChef
 REPORTS_PENDING_MAX = 500_000  # per shard; past it the durable alarm repeats them
 ALARM_SETTLE_MS = 1_000
 CODE_RETRY_MS = 5_000
+CODE_RETRY_MAX_MS = MINUTE_MS  # it doubles where each try takes a process
 ENGINE_RETRY_MS = 250
 ANNOUNCE_ALARM_MS = 5_000
 POKE_AFTER_MS = 10_000

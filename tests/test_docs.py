@@ -155,8 +155,8 @@ def test_the_index_names_every_page() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    module = ModuleType("page")
-    monkeypatch.setitem(sys.modules, "page", module)
+    module = ModuleType("__main__")  # as a script
+    monkeypatch.setitem(sys.modules, "__main__", module)
     for line, block in code_blocks((ROOT / page).read_text(encoding="utf-8"), "python"):
         code = compile("\n" * line + block, str(ROOT / page), "exec")
         if not block.startswith(NOT_RUN):

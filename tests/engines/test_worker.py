@@ -233,3 +233,46 @@ async def test_accounts_share_no_interpreter(tmp_path: Path) -> None:
         assert statistics["workers_dedicated"] == 2
         for instance in held.values():
             await instance.terminate()
+
+
+SCRIPT = """
+import asyncio
+import toque
+
+@toque.workflow(placement="actor")
+async def apart(event, step):
+    return 1
+
+async def main():
+    async with toque.embedded({data!r}, [apart]) as runtime:
+        status = await (await runtime.client().create_instance("apart")).wait(40)
+        print(status.output, status.error)
+
+{ending}
+"""
+GUARDED = "if __name__ == '__main__':\n    asyncio.run(main())"
+IN_A_THREAD = """
+from concurrent.futures import ThreadPoolExecutor
+ThreadPoolExecutor(1).submit(asyncio.run, main()).result()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "told"),
+    [
+        ("asyncio.run(main())", "runs its program when it is imported"),
+        (IN_A_THREAD, "runs its program when it is imported"),
+        (GUARDED, "1 None"),
+    ],
+    ids=["bare", "thread", "guarded"],
+)
+def test_a_worker_never_runs_the_program_of_the_file_it_imports(
+    tmp_path: Path, ending: str, told: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(data=str(tmp_path / "data"), ending=ending))
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert told in done.stdout, done.stderr
+    assert ("ProgramRunsAtImport" in done.stdout) == (ending != GUARDED)
