@@ -21,7 +21,7 @@ from ray.util import get_node_ip_address
 from ..runtime.errors import WorkerLost
 from .keeper import Process, end, identify
 from .resources_ray import ray_options
-from .worker import Launched, WorkerSpec, watch, work
+from .worker import Launched, WorkerSpec, scrub_environment, watch, work
 
 
 class WorkerActor:
@@ -34,6 +34,7 @@ class WorkerActor:
             spec: what it is to do.
             node: the shard's node; processes that are watched are on it.
         """
+        scrub_environment(os.environ)
         mine = ray.get_runtime_context().get_node_id()
         watch(list(spec.watched) if mine == node else [])
 

@@ -12,6 +12,8 @@ account has used.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -28,8 +30,8 @@ from ray.exceptions import (
 )
 
 from .app_code import app_modules
+from .worker import ACCOUNT_VARIABLE, ASKED_VARIABLE, scrub_environment
 
-ACCOUNT_VARIABLE = "TOQUE_ACCOUNT"
 _LOST = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 
 
@@ -43,7 +45,8 @@ def ray_options(options: dict[str, Any], account: str | None) -> dict[str, Any]:
     made = {k: dict(v) if hasattr(v, "items") else v for k, v in options.items()}
     if account is not None:
         variables = dict(made.get("runtime_env", {}).get("env_vars", {}))
-        made["runtime_env"] = {"env_vars": {**variables, ACCOUNT_VARIABLE: account}}
+        own = {ACCOUNT_VARIABLE: account, ASKED_VARIABLE: json.dumps(sorted(variables))}
+        made["runtime_env"] = {"env_vars": {**variables, **own}}
     return made
 
 
@@ -52,6 +55,7 @@ _pickle: Any = cloudpickle.dumps  # untyped
 
 def _run(pickled: bytes) -> Any:
     """In the task. The bytes were made by `submit` in a process of the same account."""
+    scrub_environment(os.environ)
     return cloudpickle.loads(pickled)()
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -32,6 +33,11 @@ from .keeper import Process, identify, is_alive
 log = logging.getLogger("toque.worker")
 _KEPT_NAMES = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _KEPT_PREFIXES = ("LC_", "PYTHON")
+_RAYS_PREFIXES = ("RAY_", "OMP_", "CUDA_", "NVIDIA_", "ROCR_", "HIP_", "ONEAPI_", "NEURON_", "TPU_")
+ACCOUNT_VARIABLE = "TOQUE_ACCOUNT"
+"""Whose code a process of Ray's runs, if not the trusted account's."""
+ASKED_VARIABLE = "TOQUE_ASKED"
+"""The names of the variables that its author asked for, as JSON."""
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -41,6 +47,21 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name in _KEPT_NAMES or name.startswith(_KEPT_PREFIXES)
     }
+
+
+def scrub_environment(environment: MutableMapping[str, str]) -> None:
+    """In a process of Ray's: take out what other accounts' code may not see, before it is imported.
+
+    The trusted account's processes are left as they are. What the author asked for stays, and so
+    does what Ray itself reads and sets.
+    """
+    if ACCOUNT_VARIABLE not in environment:
+        return
+    asked = json.loads(environment.get(ASKED_VARIABLE, "[]"))
+    kept = {ACCOUNT_VARIABLE, ASKED_VARIABLE, *asked, *child_environment(environment)}
+    for name in set(environment) - kept:
+        if not name.startswith(_RAYS_PREFIXES):
+            del environment[name]
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):

@@ -107,6 +107,7 @@ def up(
     if flags.data is None:
         raise InvalidArgument("name the data directory: --data DIR (or TOQUE_DATA).")
     log_to_stderr(log_format)
+    os.environ.pop("TOQUE_TOKEN", None)  # a client's; Ray's processes would hand it to every code
     settings = {"data_shards": shards, "control_shards": control_shards}
     hosted = hosted_on(embedded, path, flags.data, settings, tuple(codec or ()))
     options = UpOptions(

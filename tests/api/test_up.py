@@ -31,7 +31,10 @@ from toque.runtime.errors import (
 )
 
 APP = """
+import os
 import toque
+
+assert "TOQUE_TOKEN" not in os.environ
 
 @toque.workflow
 async def hello(event, step):
@@ -47,7 +50,11 @@ def test_it_serves_and_ends_in_order(tmp_path: Path) -> None:
     manager.settimeout(60)
     token_file = tmp_path / "token"
     words = ("app.py", *WORDS, "--metrics-port", "0", "--drain", "1.5")
-    env = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "60000000"}
+    env = {
+        "NOTIFY_SOCKET": str(tmp_path / "notify"),
+        "WATCHDOG_USEC": "60000000",
+        "TOQUE_TOKEN": "a client's",
+    }
     with up(tmp_path, (*words, "--first-token-file", str(token_file)), env=env) as served:
         assert served.told["workflows"] == ["hello"]
         assert served.told["operator_token"] is None

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tests.engines.worker_app import Apart, Where
+from toque.actors.resources_ray import ray_options
+from toque.actors.worker import scrub_environment
 from toque.engines import body_threads
 from toque.engines import worker_messages as say
 from toque.engines.body_threads import BodyThreads, Job
@@ -196,6 +198,18 @@ def test_good_options_are_taken_as_they_are() -> None:
         "runtime_env": {"env_vars": {"A": "b"}},
     }
     assert check_ray_options(given, "ray_options") == given
+
+
+def test_only_the_trusted_accounts_code_sees_the_servers_environment() -> None:
+    servers = {"PATH": "/bin", "TOQUE_TOKEN": "x", "AWS_KEY": "y", "RAY_AUTH_MODE": "token"}
+    asked = {"runtime_env": {"env_vars": {"LENS": "1", "AWS_KEY": "its own"}}}
+    given = ray_options(asked, "acme")["runtime_env"]["env_vars"]
+    seen = {**servers, **given}
+    scrub_environment(seen)
+    assert seen == {"PATH": "/bin", "RAY_AUTH_MODE": "token", **given}
+    seen = {**servers, **ray_options(asked, None)["runtime_env"]["env_vars"]}
+    scrub_environment(seen)
+    assert seen == {**servers, "LENS": "1", "AWS_KEY": "its own"}
 
 
 def test_a_wrong_placement_is_refused() -> None:
