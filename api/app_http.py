@@ -61,6 +61,8 @@ class ControlPlaneApp(FastAPI):
         if scope["raw_path"].startswith(_PREFIXES):
             await self.api(scope, receive, send)
             return
+        if len(scope["path"]) > 1 and scope["path"].endswith("/"):  # the same path
+            scope["path"] = scope["path"][:-1]
         if scope["path"] not in _OPEN_PATHS:
             try:
                 scope["toque.principal"] = await self.principal(scope)
@@ -111,6 +113,7 @@ def make_app(
         process: figures of this process, for metrics.
     """
     app = ControlPlaneApp(title="toque", version=version, docs_url=None, redoc_url=None)
+    app.router.redirect_slashes = False  # else it sends callers where their Host header says
     app.admission = Admission(tokens, plane.accounts.cache, plane.clock, failures)
     app.endpoints = Routes(plane)
     app.api = Dispatcher(app.admission)
@@ -153,8 +156,8 @@ def make_app(
             return _response(RouteNotFound(f"there is no path {request.url.path!r:.200}."))
         return _response(error)
 
-    app.add_api_route("/healthz", healthz, methods=["GET"], include_in_schema=False)
-    app.add_api_route("/readyz", readyz, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/healthz", healthz, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_api_route("/readyz", readyz, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_api_route("/metrics", metrics, methods=["GET"], include_in_schema=False)
     app.add_exception_handler(HTTPException, refuse)
     return app

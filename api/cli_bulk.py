@@ -53,7 +53,7 @@ class Selection:
         if bool(self.ids) == self.matching:
             raise InvalidArgument(
                 "name instances by their ids, or match them by --status, --prefix or --all; "
-                "one of both. Right: 'toque instances pause orders --status queued'."
+                "one of both. Right: an id after the workflow, or '--status queued'."
             )
 
     def confirm(self, what: str) -> None:

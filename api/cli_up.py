@@ -37,6 +37,7 @@ from .serving import Hosted, Listen, check_address, hosted_on, run_server, told_
 from .wiring import Runtime
 
 _LOOPBACK = "127.0.0.1"
+_METRICS_PORT = "--metrics-port"
 _log = logging.getLogger("toque.server")
 
 app = new_app()
@@ -108,6 +109,11 @@ def up(
         raise InvalidArgument("name the data directory: --data DIR (or TOQUE_DATA).")
     log_to_stderr(log_format)
     os.environ.pop("TOQUE_TOKEN", None)  # a client's; Ray's processes would hand it to every code
+    if first_token_file is not None and not first_token_file.parent.is_dir():
+        raise InvalidArgument(
+            f"--first-token-file {first_token_file}: there is no folder {first_token_file.parent}; "
+            "make it, or name another file."
+        )
     settings = {"data_shards": shards, "control_shards": control_shards}
     hosted = hosted_on(embedded, path, flags.data, settings, tuple(codec or ()))
     options = UpOptions(
@@ -133,9 +139,12 @@ def _failed(error: BaseException) -> int:
 
 async def _serve(options: UpOptions, listen: Listen) -> None:
     opening = options.hosted.open()
-    for host, port in ((options.host, options.port), (_LOOPBACK, options.metrics_port)):
+    for host, port, flag in (
+        (options.host, options.port, "--port"),
+        (_LOOPBACK, options.metrics_port, _METRICS_PORT),
+    ):
         if port:
-            await check_address(host, port)
+            await check_address(host, port, flag)
     if not is_loopback(options.host) and not options.behind_proxy:
         _log.warning(
             "tokens and payloads travel to %s as clear text: put a proxy that speaks TLS before "
@@ -162,7 +171,7 @@ async def _serve(options: UpOptions, listen: Listen) -> None:
         metrics_url = None
         if options.metrics_port is not None:
             metrics = HttpServer(MetricsApp(served.metrics), clock, _LOOPBACK, options.metrics_port)
-            await _start(stack, metrics, _LOOPBACK, options.metrics_port)
+            await _start(stack, metrics, _LOOPBACK, options.metrics_port, _METRICS_PORT)
             metrics_url = f"{metrics.url}/metrics"
         _tell(options, runtime, server.url, metrics_url, first)
         notifier.ready(f"serving at {server.url}")
@@ -173,11 +182,13 @@ async def _serve(options: UpOptions, listen: Listen) -> None:
             await _drain(options, served, notifier)
 
 
-async def _start(stack: AsyncExitStack, server: HttpServer, host: str, port: int) -> None:
+async def _start(
+    stack: AsyncExitStack, server: HttpServer, host: str, port: int, flag: str = "--port"
+) -> None:
     try:
         await stack.enter_async_context(server)
     except OSError as error:
-        raise told_of_address(error, host, port) from error
+        raise told_of_address(error, host, port, flag) from error
 
 
 async def _drain(options: UpOptions, served: ControlPlaneApp, notifier: Notifier) -> None:

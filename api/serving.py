@@ -136,7 +136,7 @@ async def _awaited(work: Awaitable[None]) -> None:
     await work
 
 
-async def check_address(host: str, port: int) -> None:
+async def check_address(host: str, port: int, flag: str = "--port") -> None:
     """Raise now what binding would raise once the runtime is up.
 
     Raises:
@@ -146,16 +146,16 @@ async def check_address(host: str, port: int) -> None:
     try:
         listener = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
     except OSError as error:
-        raise told_of_address(error, host, port) from error
+        raise told_of_address(error, host, port, flag) from error
     listener.close()
     await listener.wait_closed()
 
 
-def told_of_address(error: OSError, host: str, port: int) -> Exception:
+def told_of_address(error: OSError, host: str, port: int, flag: str = "--port") -> Exception:
     """What to raise for an error of binding."""
     if error.errno == errno.EADDRINUSE:
         return AddressInUse(
-            f"port {port} is in use; choose another with --port (0: any free one).",
+            f"port {port} is in use; choose another with {flag} (0: any free one).",
             {"host": host, "port": port},
         )
     if error.errno == errno.EADDRNOTAVAIL:

@@ -195,6 +195,10 @@ async def test_all_that_is_no_table_needs_a_token_too(tmp_path: Path) -> None:
         for path in (paths - OPEN) | {"/", "/nothing", "/client/v4", "/toque/v1", "/client/v4/x"}:
             assert await call.refused("GET", path, None) == UNAUTHORIZED, path
             assert await call.refused("GET", path, "revoked") == UNAUTHORIZED, path
+        for path in ("/healthz", "/healthz/", "/readyz/"):
+            for method in ("GET", "HEAD"):
+                assert (await call(method, path, None))[0] in (200, 503), path
+        assert (await call("GET", "/nothing/", "admin"))[0] == 404
         assert await call.refused("GET", "/metrics", "admin") == FORBIDDEN  # they show all accounts
         for token in (None, "revoked", "nonsense"):
             assert await call("GET", "/readyz", token) == (200, {"status": "ready"})
