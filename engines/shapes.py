@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from types import FunctionType, SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any, Never, NoReturn, get_type_hints
 
 import msgspec
 
-from ..runtime.codec import decode_json, decode_json_as, has_json_form
+from ..runtime.codec import decode_json, decode_json_as, has_json_form, type_name
 from ..runtime.errors import InvalidArgument
 
 CTX = "ctx"
@@ -116,11 +116,15 @@ class UnfitType(Exception):
 
 
 def unfit_part(expected: Any) -> str | None:
-    """The name of a class within a type that has no JSON form; None: there is none."""
+    """What within a type has no JSON form, or no single one to read; None: there is none."""
+    if expected in (Never, NoReturn):
+        return None
     try:
         todo: list[Any] = [msgspec.inspect.type_info(expected)]
-    except (TypeError, NameError, AttributeError):  # for type checkers only: plain data
+    except (NameError, AttributeError):  # for type checkers only: plain data
         return None
+    except TypeError as error:  # plain data instead would be of another type than it says
+        return f"{type_name(expected)} ({str(error).partition(' - type ')[0]})"
     seen = set()
     while todo:
         part = todo.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -360,3 +360,41 @@ async def test_what_run_returns_must_fit_its_annotation(tmp_path: Path) -> None:
         assert view.error.name == "ResultMismatch"
         assert "the result of workflow 'wrong' does not fit" in view.error.message
         assert "int" in view.error.message
+
+
+class Mixed(enum.Enum):
+    """Its values are of two types."""
+
+    ONE = 1
+    TWO = "b"
+
+
+@dataclass
+class Begun:
+    """It takes more than it keeps."""
+
+    a: int
+    b: InitVar[int] = 3
+
+
+class Other(pydantic.BaseModel):
+    """Another model."""
+
+    n: int
+
+
+UNTOLD = [Mixed, dict[Mixed, int], Begun, list[Begun], Model | Other, bytes | str]
+
+
+@pytest.mark.parametrize("expected", UNTOLD, ids=[str(n) for n in range(len(UNTOLD))])
+def test_a_type_that_json_can_not_tell_is_refused_and_never_plain(expected: Any) -> None:
+    def body() -> Any: ...
+
+    body.__annotations__["return"] = expected
+
+    async def run(step: WorkflowStep) -> None:
+        await step.do("a", body)
+
+    name, message = Play(run).error
+    assert name == "InvalidArgument"
+    assert "which has no JSON form" in message
