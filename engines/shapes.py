@@ -13,7 +13,7 @@ from typing import Any, Never, NoReturn, get_type_hints
 
 import msgspec
 
-from ..runtime.codec import decode_json, decode_json_as, has_json_form, type_name
+from ..runtime.codec import decode_json, decode_json_as, encode_json, has_json_form, type_name
 from ..runtime.errors import InvalidArgument
 
 CTX = "ctx"
@@ -43,7 +43,21 @@ class Shape:
 
     def decode(self, raw: bytes) -> Any:
         """The recorded result as what the body's annotation promises."""
-        return decode_json(raw) if self.returns is Any else decode_json_as(raw, self.returns)
+        if self.returns is Any:
+            return decode_json(raw)
+        value = decode_json_as(raw, self.returns)
+        if hasattr(type(value), "__post_init__"):
+            self._check_settled(raw, value)
+        return value
+
+    def _check_settled(self, raw: bytes, value: Any) -> None:
+        """Reading makes the object anew; that may not change what the body gave."""
+        again = encode_json(value)
+        if again != raw and decode_json_as(again, self.returns) != value:
+            raise ValueError(
+                f"__post_init__ of {type(value).__qualname__} changes it each time that it is "
+                "read. Right: one that changes nothing the second time; or no annotation."
+            )
 
 
 def shape_of(fn: Callable[..., Any], what: str) -> Shape:

@@ -398,3 +398,42 @@ def test_a_type_that_json_can_not_tell_is_refused_and_never_plain(expected: Any)
     name, message = Play(run).error
     assert name == "InvalidArgument"
     assert "which has no JSON form" in message
+
+
+@dataclass
+class Counted:
+    """Made anew it is another."""
+
+    a: int
+
+    def __post_init__(self) -> None:
+        self.a += 1
+
+
+@dataclass
+class Trimmed:
+    """Made anew it is the same."""
+
+    a: str
+
+    def __post_init__(self) -> None:
+        self.a = self.a.strip()
+
+
+@pytest.mark.parametrize("value", [Counted(1), Trimmed(" x ")], ids=["counted", "trimmed"])
+def test_a_result_that_reading_would_change_is_refused(value: Any) -> None:
+    def body() -> Any: ...
+
+    body.__annotations__["return"] = type(value)
+
+    async def run(step: WorkflowStep) -> Any:
+        return (await step.do("a", body)).a
+
+    it = Play(run)
+    it.finish("a-1", value)
+    if isinstance(value, Trimmed):
+        assert it.output == "x"
+    else:
+        name, message = it.error
+        assert name == "ResultMismatch"
+        assert "__post_init__ of Counted changes it each time" in message
