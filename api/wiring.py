@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -34,7 +35,9 @@ from ..runtime import limits
 from ..runtime.clock import SystemClock
 from ..runtime.datadir import DataDir, check_store
 from ..runtime.entropy import SystemEntropy
+from ..runtime.errors import InvalidArgument
 from ..runtime.frames_socket import runtime_directory
+from ..runtime.guarded import is_a, shown
 from ..runtime.ids import EntityRef
 from ..runtime.link_local import LocalLinks
 from ..runtime.memory import resident_bytes
@@ -173,12 +176,23 @@ async def embedded(
             none by default, since who calls is this process itself.
 
     Raises:
+        InvalidArgument: the path or the workflows are none.
         DataDirInUse, DataDirFormat: see `DataDir.open`.
         CodecMissing, CodecWrong: the directory has payloads that the codecs can't read.
         ProgramRunsAtImport: a worker imports the file, which must not run its program by that:
             it belongs under `if __name__ == "__main__":`.
     """
     refuse_at_import()
+    if not is_a(path, (str, os.PathLike)) or not os.fspath(path) or "\0" in str(path):
+        raise InvalidArgument(
+            f"the data directory is {shown(path)}; it must be a path without NUL characters. "
+            "Right: toque.embedded('data', [MyWorkflow])."
+        )
+    if inspect.isclass(workflows) or not is_a(workflows, Iterable):
+        raise InvalidArgument(
+            f"the workflows are {shown(workflows)}; they must be a list of workflow classes or "
+            "functions. Right: toque.embedded('data', [MyWorkflow])."
+        )
     app = App.from_objects(workflows)
     shards = data_shards, control_shards
     more = codecs_of(codecs), creates_per_second

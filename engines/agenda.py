@@ -15,6 +15,8 @@ from .claims import Claim, Deadline
 from .journal import PENDING, Pause
 from .loop import DurableTimer
 
+_FIRST_MS = 1
+"""The earliest time that anything has here: 0 means that nothing is timed."""
 Item = Claim | DurableTimer | Deadline
 
 
@@ -28,9 +30,9 @@ class Agenda:
         self._ties = 0
 
     def put(self, due_ms: int, item: Item) -> None:
-        """It falls due then."""
+        """It falls due then; what was due before 1970, now."""
         self._ties += 1
-        heapq.heappush(self._heap, (due_ms, self._ties, item))
+        heapq.heappush(self._heap, (max(_FIRST_MS, due_ms), self._ties, item))
 
     def next_ms(self) -> int:
         """When something is due next; 0: nothing is timed."""
@@ -49,7 +51,7 @@ class Agenda:
         timers.update(item for item in others if isinstance(item, DurableTimer))
         for timer in timers:
             timer.due_ms += pause.shift_of(timer.set_ms)
-        self._heap = [(_due_of(item), tie, item) for _, tie, item in self._heap]
+        self._heap = [(max(_FIRST_MS, _due_of(item)), tie, item) for _, tie, item in self._heap]
         heapq.heapify(self._heap)
 
     def deadlines(self) -> list[Deadline]:

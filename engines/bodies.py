@@ -15,12 +15,19 @@ from functools import partial
 from typing import Any
 
 from ..runtime.codec import encode_json
-from ..runtime.errors import InvalidArgument
+from ..runtime.guarded import bounded, called, kind_of, log, text_of
 from ..runtime.limits import DELAY_FUNCTION_MAX_MS, RETRY_DELAY_MAX_MS
 from .body_call import StepContext
 from .claims import Claim, current_body
 from .durations import duration_ms
-from .failures import NO_DELAY, TIMED_OUT, RecordedError, bounded, exception_of, record_of, text_of
+from .failures import (
+    NO_DELAY,
+    NON_RETRYABLE,
+    TIMED_OUT,
+    RecordedError,
+    exception_of,
+    record_of,
+)
 from .journal import PENDING, RUNNING, UNDO
 from .logs import Whose
 from .ray_options import shown
@@ -97,42 +104,53 @@ class Bodies:
             record = claim.record
             if self._closed or record.attempt != number:
                 continue  # given up before the commit
-            if record.state == PENDING and record.error is not None:
-                self._ask_delay(claim, number, record.error)
-            if record.state != RUNNING:
-                continue
-            body, context = claim.body, claim.context
-            assert body is not None
-            assert context is not None
-            kwargs = dict(zip(body.shape.needs, body.args, strict=True)) if body.args else {}
-            if body.shape.takes_ctx:
-                kwargs["ctx"] = StepContext(record.name, record.count, number, record.config)
-            context = context.copy()
-            context.run(current_body.set, record.public_name)
-            attempt = _Attempt(number)
-            attempted = Attempted(self._whose, record.public_name, number)
-            attempt.finish = begin_attempt(attempted, context)
-            self._in_flight[record.ordinal] = attempt
-            who = Who(self._tag, self._key, record.public_name)
-            done = partial(self._done, claim, number)
-            if body.ray_options is None:
-                fn = drained(body.fn, body.shape.is_async, body.blobs, is_kept=record.kind != UNDO)
-                attempt.body = self._runner.run_body(
-                    fn, kwargs, body.shape.is_async, context, done, who
-                )
-            else:
-                attempt.resources = body.ray_options
-                around = around_of(context)
-                attempt.body = self._runner.run_elsewhere(
-                    body.fn, kwargs, body.ray_options, done, who, body.blobs, around
-                )
-            attempt.timer = self._loop.call_later(
-                record.config.timeout_ms / 1_000, self._time_out, claim, number
-            )
+            begin = self._begin if record.state == RUNNING else self._ask_delay
+            fault, _ = called(begin, claim, number)
+            if fault is not None:
+                self.stop(record.ordinal)
+                attempt = self._in_flight[record.ordinal] = _Attempt(number)
+                told = self._unrecorded(claim, number, "can't begin", fault)
+                end = partial(self._end, claim, number, attempt, told, None)
+                attempt.timer = self._loop.call_later(0, end)
 
-    def _ask_delay(self, claim: Claim, number: int, error: RecordedError) -> None:
+    def _begin(self, claim: Claim, number: int) -> None:
+        """Run the body of an attempt."""
+        record = claim.record
+        body, context = claim.body, claim.context
+        assert body is not None
+        assert context is not None
+        kwargs = dict(zip(body.shape.needs, body.args, strict=True)) if body.args else {}
+        if body.shape.takes_ctx:
+            kwargs["ctx"] = StepContext(record.name, record.count, number, record.config)
+        context = context.copy()
+        context.run(current_body.set, record.public_name)
+        attempt = _Attempt(number)
+        attempted = Attempted(self._whose, record.public_name, number)
+        attempt.finish = begin_attempt(attempted, context)
+        self._in_flight[record.ordinal] = attempt
+        who = Who(self._tag, self._key, record.public_name)
+        done = partial(self._done, claim, number)
+        if body.ray_options is None:
+            fn = drained(body.fn, body.shape.is_async, body.blobs, is_kept=record.kind != UNDO)
+            attempt.body = self._runner.run_body(
+                fn, kwargs, body.shape.is_async, context, done, who
+            )
+        else:
+            attempt.resources = body.ray_options
+            around = around_of(context)
+            attempt.body = self._runner.run_elsewhere(
+                body.fn, kwargs, body.ray_options, done, who, body.blobs, around
+            )
+        attempt.timer = self._loop.call_later(
+            record.config.timeout_ms / 1_000, self._time_out, claim, number
+        )
+
+    def _ask_delay(self, claim: Claim, number: int) -> None:
         """An attempt has failed: ask the step's delay function how long to wait."""
         record, body, context = claim.record, claim.body, claim.context
+        error = record.error
+        if record.state != PENDING or error is None:
+            return
         assert body is not None
         assert context is not None
         delay = body.delay
@@ -172,12 +190,12 @@ class Bodies:
         if is_late:
             why = f"took longer than {DELAY_FUNCTION_MAX_MS} ms"
         elif problem is not None:
-            why = f"raised {type(problem).__name__}: {text_of(problem)}"
+            why = f"raised {kind_of(problem)}: {text_of(problem)}"
         else:
-            try:
-                told_ms = duration_ms(value, "what it gave", max_ms=RETRY_DELAY_MAX_MS)
-            except InvalidArgument as unfit:
-                why = f"gave no duration: {unfit}"
+            unfit, ms = called(_delay_of, value)
+            told_ms = ms or 0
+            if unfit is not None:
+                why = f"gave no duration: {text_of(unfit)}"
         failed = None
         if why:
             text = (
@@ -204,8 +222,7 @@ class Bodies:
                 attempt.timer.cancel()
             if attempt.body is not None:
                 attempt.body.cancel()
-            if attempt.finish is not None:
-                attempt.finish(None, "cancelled")
+            self._finish(attempt.finish, None, "cancelled")
 
     def close(self) -> None:
         """Cancel all bodies and start no more."""
@@ -224,13 +241,49 @@ class Bodies:
             return
         failure = None
         if error is not None:
-            failure = record_of(error)
+            fault, failure = called(record_of, error)
+            if fault is not None:
+                failure = self._unrecorded(claim, number, "can't be recorded", fault)
             name = claim.record.public_name
-            _log.info("attempt %d of step %r of %s failed", number, name, self._key, exc_info=error)
-        if attempt is not None and attempt.finish is not None:
-            attempt.finish(failure, "completed" if failure is None else "errored")
+            what = "attempt %d of step %r of %s failed"
+            log(_log, logging.INFO, what, number, name, self._key, error=error)
+        self._end(claim, number, attempt, failure, value)
+
+    def _end(
+        self,
+        claim: Claim,
+        number: int,
+        attempt: _Attempt | None,
+        failure: RecordedError | None,
+        value: Any,
+    ) -> None:
+        if attempt is not None:
+            self._in_flight.pop(claim.record.ordinal, None)
+            self._finish(attempt.finish, failure, "completed" if failure is None else "errored")
         if not self._closed:
             self._ended(claim, number, failure, value)
+
+    def _finish(self, finish: Finish | None, failure: RecordedError | None, how: str) -> None:
+        """Tell the tracer. What it raises is its own affair, and no attempt's."""
+        if finish is not None:
+            fault, _ = called(finish, failure, how)
+            if fault is not None:
+                log(
+                    _log,
+                    logging.ERROR,
+                    "the tracer of attempts of %s raised",
+                    self._key,
+                    error=fault,
+                )
+
+    def _unrecorded(
+        self, claim: Claim, number: int, what: str, fault: BaseException
+    ) -> RecordedError:
+        """The last resort: whatever failed, the attempt ends, and its step says so."""
+        name = claim.record.public_name
+        text = f"attempt {number} of step {name!r} {what}: {kind_of(fault)}: {text_of(fault)}"
+        log(_log, logging.ERROR, "%s of %s", text, self._key, error=fault)
+        return RecordedError(NON_RETRYABLE, "AttemptFailed", bounded(text))
 
     def _time_out(self, claim: Claim, number: int) -> None:
         record = claim.record
@@ -244,6 +297,9 @@ class Bodies:
             f"{record.config.timeout_ms} ms"
         )
         failure = RecordedError(TIMED_OUT, "StepTimeout", text)
-        if finish is not None:
-            finish(failure, "timed_out")
+        self._finish(finish, failure, "timed_out")
         self._ended(claim, number, failure, None)
+
+
+def _delay_of(value: Any) -> int:
+    return duration_ms(value, "what it gave", max_ms=RETRY_DELAY_MAX_MS)

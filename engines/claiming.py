@@ -149,7 +149,7 @@ class Claiming(Attempts):
         if is_new:
             now_ms = self.loop.now_ms
             record.is_instant = until_ms is not None
-            record.due_ms = until_ms if until_ms is not None else now_ms + (for_ms or 0)
+            record.due_ms = max(1, until_ms) if until_ms is not None else now_ms + (for_ms or 0)
         if record.state == PENDING:
             self._due.put(record.due_ms, claim)
         return claim

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from ..runtime.blobs import BlobStore
 from ..runtime.errors import WorkflowLoadError
+from ..runtime.guarded import called, kind_of, text_of
 from ..runtime.limits import BODY_THREADS_MAX
 from ..runtime.notes import Notes
 from .body_threads import BodyThreads, Job
@@ -26,7 +27,6 @@ from .failures import (
     RecordedError,
     ResourcesUnavailable,
     exception_of,
-    text_of,
 )
 from .local_run import LocalRun
 from .on_loop import (
@@ -207,7 +207,7 @@ def _of_task(error: BaseException, who: Who) -> BaseException:
     if isinstance(error, asyncio.CancelledError):
         return error
     return BodyNotSent(
-        f"the body of step {who.step!r} can't run as a Ray task: {type(error).__name__}: "
+        f"the body of step {who.step!r} can't run as a Ray task: {kind_of(error)}: "
         f"{text_of(error)}. It is sent with all that it closes over: use values, not `self`, "
         "`step`, connections or locks."
     )
@@ -247,8 +247,10 @@ class _InThread:
         def work(slot: int) -> None:
             if notes is not None:
                 notes.enter(slot, who.tag)
-            error, value = _call_in(context, fn, kwargs)
-            if inspect.isawaitable(value):  # from here on it is closed, whatever becomes of it
+            error, value = called(partial(context.run, fn, **kwargs))
+            if called(inspect.isawaitable, value)[
+                1
+            ]:  # from here on it is closed, whatever becomes of it
                 value = Lazy(partial(guarded_rest, value), notes, who.tag, value)
             if notes is not None:
                 notes.leave(slot)
@@ -268,19 +270,10 @@ class _InThread:
             self._loop.call_soon(self._done, asyncio.CancelledError(), None)
 
     def _ended(self, error: BaseException | None, value: Any) -> None:
-        if isinstance(value, Lazy):
+        if type(value) is Lazy:
             if self._is_cancelled:
                 self._done(asyncio.CancelledError(), None)
             else:
                 self._rest = OnLoop(self._loop, value, self._context, self._done)
             return
         self._done(error, value)
-
-
-def _call_in(
-    context: contextvars.Context, fn: Callable[..., Any], kwargs: dict[str, Any]
-) -> tuple[BaseException | None, Any]:
-    try:
-        return None, context.run(fn, **kwargs)
-    except BaseException as error:
-        return error, None

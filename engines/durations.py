@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 import re
 from datetime import datetime, timedelta
+from typing import cast
 
 from ..runtime.errors import InvalidArgument
+from ..runtime.guarded import called, is_a, plain, shown
 from ..runtime.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, SLEEP_MAX_MS
 
 Duration = timedelta | str | int | float
 
+_FAR_MS = 10**18
 _UNITS_MS = {
     unit: ms
     for ms, units in (
@@ -48,26 +51,40 @@ def duration_ms(value: object, what: str, *, min_ms: int = 0, max_ms: int = SLEE
     >>> duration_ms("5 minutes", "delay"), duration_ms(1.5, "delay")
     (300000, 1500)
     """
-    if isinstance(value, timedelta):
-        exact = value / timedelta(milliseconds=1)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        exact = value * SECOND_MS if math.isfinite(value) else math.nan
-    elif isinstance(value, str):
-        exact = _text_ms(value)
-    else:
-        exact = math.nan
-    if not math.isfinite(exact):
+    exact = _exact_ms(value)
+    if exact is None or math.isnan(exact):
         raise InvalidArgument(
-            f"{what} is {value!r:.80}, which is no duration. Wrong: 'soon', None. Right: "
+            f"{what} is {shown(value)}, which is no duration. Wrong: 'soon', None. Right: "
             "timedelta(minutes=5), '5 minutes', '500 ms', or a number of seconds, such as 300."
         )
     whole = math.ceil(exact - 1e-6)
     if not min_ms <= whole <= max_ms:
+        is_far = abs(whole) >= _FAR_MS
         raise InvalidArgument(
-            f"{what} is {value!r:.80}, that is {whole} ms; it must be from {min_ms} ms to "
-            f"{max_ms} ms. (A plain number is in seconds: 0.5 is half a second.)"
+            f"{what} is {shown(value)}, that is {'beyond all bounds' if is_far else f'{whole} ms'}"
+            f"; it must be from {min_ms} ms to {max_ms} ms. (A plain number is in seconds: 0.5 is "
+            "half a second.)"
         )
     return whole
+
+
+def _exact_ms(value: object) -> float | None:
+    """Milliseconds, at most `_FAR_MS` either way; None: it is no duration."""
+    if is_a(value, bool):
+        return None
+    if is_a(value, timedelta):
+        return timedelta.__truediv__(cast(timedelta, value), timedelta(milliseconds=1))
+    if is_a(value, int):
+        return _near(int.__mul__(cast(int, value), SECOND_MS))
+    if is_a(value, float):
+        seconds = float.__float__(cast(float, value))
+        return _near(seconds * SECOND_MS) if math.isfinite(seconds) else None
+    text = plain(value)
+    return None if text is None else _near(_text_ms(text))
+
+
+def _near(ms: float) -> float:
+    return min(max(ms, -_FAR_MS), _FAR_MS)  # NaN stays NaN
 
 
 def _text_ms(text: str) -> float:
@@ -82,21 +99,25 @@ def instant_ms(value: object, what: str) -> int:
     Raises:
         InvalidArgument
     """
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
+    if is_a(value, datetime):
+        when = cast(datetime, value)
+        if when.tzinfo is None:
             raise InvalidArgument(
-                f"{what} is {value!r}, which has no time zone. Wrong: datetime.now(). "
+                f"{what} is {shown(value)}, which has no time zone. Wrong: datetime.now(). "
                 "Right: datetime.now(timezone.utc) + timedelta(hours=1)."
             )
-        return math.ceil(value.timestamp() * SECOND_MS - 1e-6)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        if not 0 <= value < 253_402_300_800:  # year 10000
+        seconds = called(when.timestamp)[1]  # a time zone of its own may raise anything
+    else:
+        ms = _exact_ms(value) if is_a(value, (int, float)) else None
+        seconds = None if ms is None else ms / SECOND_MS
+        if seconds is not None and not 0 <= seconds < 253_402_300_800:  # year 10000
             raise InvalidArgument(
-                f"{what} is {value!r}, which is not within the years 1970 to 9999. "
+                f"{what} is {shown(value)}, which is not within the years 1970 to 9999. "
                 "A number means seconds since 1970, such as 1767225600; not milliseconds."
             )
-        return math.ceil(value * SECOND_MS - 1e-6)
+    if seconds is not None:
+        return math.ceil(seconds * SECOND_MS - 1e-6)
     raise InvalidArgument(
-        f"{what} is {value!r:.80}, which is no instant. Wrong: '10:30'. "
+        f"{what} is {shown(value)}, which is no instant. Wrong: '10:30'. "
         "Right: datetime(2030, 1, 1, tzinfo=timezone.utc), or seconds since 1970."
     )

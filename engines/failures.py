@@ -17,7 +17,12 @@ import msgspec
 
 from ..runtime.codec import decode_json, encode_json
 from ..runtime.errors import AuthorError, CallerError, ToqueError
-from ..runtime.limits import ERROR_DATA_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX
+from ..runtime.guarded import attribute, bounded, called, is_a, kind_of, plain, shown, text_of
+from ..runtime.limits import (
+    ERROR_DATA_BYTES_MAX,
+    ERROR_MESSAGE_CHARS_MAX,
+    ERROR_NAME_CHARS_MAX,
+)
 
 FAILED, NON_RETRYABLE, TIMED_OUT, EVENT_TIMED_OUT, INTERRUPTED = range(5)
 OUT_OF_TIME, MISMATCHED, NO_DELAY = range(5, 8)
@@ -63,6 +68,9 @@ class StepFailed(AuthorError):
         self.remote = False
         self.name: str = name or type(self).__name__
 
+    def __getattr__(self, name: str) -> Any:
+        return type(self).__name__ if name == "name" else super().__getattr__(name)
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return exception_of, (record_of(self),)
 
@@ -89,6 +97,9 @@ class NonRetryableError(AuthorError):
             name, data = None, name
         super().__init__(message, data)
         self.name: str = name or type(self).__name__
+
+    def __getattr__(self, name: str) -> Any:
+        return type(self).__name__ if name == "name" else super().__getattr__(name)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return type(self), (self.message, self.name, self.data)
@@ -255,61 +266,57 @@ def cancelled_error(error: RecordedError | None = None) -> RecordedError:
 
 def is_retryable(error: BaseException) -> bool:
     """Whether another attempt may follow that error of a body."""
-    return not isinstance(error, (NonRetryableError, StepMisuse))
+    return not is_a(error, (NonRetryableError, StepMisuse))
 
 
 def record_of(error: BaseException) -> RecordedError:
-    """The record of any exception."""
-    if isinstance(error, StepFailed):
-        return RecordedError(error.kind, error.name, bounded(error.message), _data_of(error))
-    name = error.name if isinstance(error, NonRetryableError) else type(error).__name__
-    return RecordedError(
-        FAILED if is_retryable(error) else NON_RETRYABLE,
-        bounded(name, 200),
-        text_of(error),
-        _data_of(error) if isinstance(error, ToqueError) else b"",
-    )
+    """The record of any exception, whatever its class makes of itself. It never raises."""
+    if is_a(error, StepFailed):
+        # of a class and its base, the class has the greater kind
+        kind = max((kind for kind, cls in _BY_KIND.items() if is_a(error, cls)), default=FAILED)
+    else:
+        kind = FAILED if is_retryable(error) else NON_RETRYABLE
+    data = _data_of(error) if is_a(error, ToqueError) else b""
+    return RecordedError(kind, _name_of(error), _message_of(error), data)
 
 
-def _data_of(error: ToqueError) -> bytes:
+def _name_of(error: BaseException) -> str:
+    name = None
+    if is_a(error, (StepFailed, NonRetryableError)):
+        name = plain(attribute(error, "name"))
+    return bounded(name or kind_of(error), ERROR_NAME_CHARS_MAX)
+
+
+def _message_of(error: BaseException) -> str:
+    if not is_a(error, StepFailed):
+        return text_of(error)
+    failed, given = called(getattr, error, "message")
+    if failed is not None:
+        return text_of(error)
+    text = plain(given)
+    return bounded(shown(given, ERROR_MESSAGE_CHARS_MAX) if text is None else text)
+
+
+def _data_of(error: BaseException) -> bytes:
     """The error's details as JSON. What can't be kept is said in their place."""
-    if not error.data:
-        return b""
-    what = f"the data of this {error.__class__.__name__}"
-    try:
-        raw = encode_json(error.data, what)
-    except Exception as unfit:  # an author's `__str__` or `model_dump` may raise anything
-        return encode_json({"lost": bounded(f"{unfit}", 500)})
+    what = f"the data of this {kind_of(error)}"
+    unfit, raw = called(_encoded_data, error, what)
+    if raw is None:  # an author's `__str__` or `model_dump` may raise anything
+        return encode_json({"lost": bounded(text_of(unfit) if unfit else "", 500)})
     if len(raw) > ERROR_DATA_BYTES_MAX:
         told = f"{what} takes {len(raw)} bytes as JSON; {ERROR_DATA_BYTES_MAX} are kept at most"
         return encode_json({"lost": told})
     return raw
 
 
+def _encoded_data(error: BaseException, what: str) -> bytes:
+    data = getattr(error, "data", None)
+    return encode_json(data, what) if data else b""
+
+
 def data_of(record: RecordedError) -> Any:
     """The details of a recorded error; None: it has none."""
     return decode_json(record.data) if record.data else None
-
-
-def text_of(error: BaseException) -> str:
-    """`str(error)`, bounded, even if its `__str__` is broken."""
-    try:
-        text = str(error)
-        if isinstance(error, BaseExceptionGroup):
-            inner = "; ".join(f"{type(e).__name__}: {text_of(e)}" for e in error.exceptions[:5])
-            text = f"{text}: {inner}"
-        return bounded(text)
-    except Exception as broken:
-        return f"(its text can't be made: {type(broken).__name__})"
-
-
-def bounded(text: str, chars_max: int = ERROR_MESSAGE_CHARS_MAX) -> str:
-    """The text, cut to a number of characters and free of lone surrogates."""
-    if len(text) > chars_max:
-        text = f"{text[: chars_max - 1]}…"
-    if not text.isascii():
-        text = text.encode("utf-8", "replace").decode()
-    return text
 
 
 def exception_of(record: RecordedError) -> StepFailed:

@@ -16,10 +16,11 @@ from typing import Final
 import msgspec
 
 from ..runtime.codec import pack, unpack
+from ..runtime.guarded import bounded
 from ..runtime.limits import ATTEMPT_ERROR_CHARS_MAX, ATTEMPTS_SHOWN_MAX, RETENTION_DEFAULT_MS
 from ..runtime.tables import Index, Query, Row, Table
 from .config import DEFAULTS, Resolved
-from .failures import RecordedError, bounded
+from .failures import RecordedError
 from .status import HOLDS_SLOT, Status
 
 FORMAT_VERSION = 1

@@ -8,11 +8,16 @@ other attempt would do better.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..runtime.codec import encode_json
+from ..runtime.errors import SystemFault
+from ..runtime.guarded import called, kind_of, log, text_of
 from ..runtime.ids import split_engine_key, stable_hash
 from ..runtime.limits import REPLAYED_PER_TURN_MAX
 from ..runtime.notes import LOOP, Notes
@@ -22,6 +27,7 @@ from .claims import Claim
 from .failures import RecordedError, record_of
 from .journal import DO, UNDO, Journal, Record
 from .logs import Whose
+from .outcomes import record_unfit
 from .replay import Execution
 from .resource_body import Encoded
 from .rollback import Unwinding
@@ -30,6 +36,8 @@ from .step import WorkflowStep
 from .stream_store import StreamStore
 from .streams import StreamRef
 from .workflow import WorkflowDefinition
+
+_log = logging.getLogger("toque.engines")
 
 
 class LocalRun:
@@ -270,12 +278,13 @@ class LocalRun:
         self, claim: Claim, number: int, error: RecordedError | None, value: Any
     ) -> None:
         self._claims.pop(claim.record.ordinal, None)
+        self._take(claim, number, partial(self._ended, claim, number, error, value))
+
+    def _ended(self, claim: Claim, number: int, error: RecordedError | None, value: Any) -> bool:
         execution = self._execution
         now_ms = self._hooks.now_ms()
-        if self._notes is not None:
-            self._notes.enter(LOOP, self._tag)
         result, stream = None, ""
-        if isinstance(value, StreamRef):
+        if type(value) is StreamRef:
             value, stream = {"stream": value}, value.file
         if error is None and claim.record.kind != UNDO:
             name = claim.record.public_name
@@ -284,33 +293,43 @@ class LocalRun:
             )
             if unfit is not None:
                 execution.refuse_result(claim, unfit, now_ms)
-                self._hooks.turned(self, self._turn())
-                return
+                return True
         fenced = not self._hooks.unfenced
-        if execution.body_done(claim, number, error, result, now_ms, fenced, stream):
-            self._hooks.turned(self, self._turn())
-        elif self._notes is not None:
-            self._notes.leave(LOOP)
+        return execution.body_done(claim, number, error, result, now_ms, fenced, stream)
 
     def _delay_told(
         self, claim: Claim, number: int, told_ms: int, problem: RecordedError | None
     ) -> None:
+        told = self._execution.delay_told
         now_ms = self._hooks.now_ms()
+        self._take(claim, number, partial(told, claim, number, told_ms, problem, now_ms))
+
+    def _take(self, claim: Claim, number: int, change: Callable[[], bool]) -> None:
+        """Take in what became of an attempt. Should that fail, the run is given up and made anew:
+        an attempt that nobody has heard of any more would be waited for for ever.
+        """
         if self._notes is not None:
             self._notes.enter(LOOP, self._tag)
-        if self._execution.delay_told(claim, number, told_ms, problem, now_ms):
+        fault, is_changed = called(change)
+        if fault is not None:
+            self._leave()
+            text = (
+                f"what became of attempt {number} of step {claim.record.public_name!r} can't be "
+                f"taken in: {kind_of(fault)}: {text_of(fault)}"
+            )
+            log(_log, logging.ERROR, "%s: %s", self._plan.key, text, error=fault)
+            self._hooks.lost(self, SystemFault(text))
+        elif is_changed:
             self._hooks.turned(self, self._turn())
-        elif self._notes is not None:
-            self._notes.leave(LOOP)
+        else:
+            self._leave()
 
 
 def _encoded(value: Any, what: str) -> Encoded:
-    if isinstance(value, Encoded):
+    if type(value) is Encoded:
         return value
-    try:
-        return Encoded(encode_json(value, what), None)
-    except Exception as unfit:
-        return Encoded(None, record_of(unfit))
+    unfit, raw = called(encode_json, value, what)
+    return Encoded(raw, None if unfit is None else record_unfit(unfit, what))
 
 
 def _blobs_of(plan: Plan, runner: BodyRunner, hooks: RunHooks) -> StreamStore | None:

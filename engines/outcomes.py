@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..runtime.codec import decode_json_as, encode_json, type_name
+from ..runtime.errors import ToqueError, UnencodableValue
+from ..runtime.guarded import bounded, called, is_a, is_vast, kind_of, text_of
 from .calls import ContinueAsNew, never_awaited
 from .claims import shown
 from .failures import (
@@ -20,7 +22,6 @@ from .failures import (
     NonDeterminism,
     RecordedError,
     ResultMismatch,
-    bounded,
     record_of,
 )
 from .journal import Record
@@ -55,8 +56,8 @@ def returned(
         output = encode_json(value, what)
         if returns is not Any:
             _check_fits(output, returns, what)
-    except Exception as unfit:
-        return Outcome(None, record_of(unfit))
+    except BaseException as unfit:
+        return Outcome(None, record_unfit(unfit, what))
     for step in declared:
         if not step.was_run:
             _log.warning("%s never ran its declared step %r", workflow, step.name)
@@ -71,15 +72,17 @@ def followed(
     `params` are what it was last called with, if it was: a `run` that caught that and returned
     has ended by it too.
     """
-    if isinstance(error, BaseExceptionGroup):  # out of a TaskGroup's block
-        found, others = error.split(ContinueAsNew)
+    if error is not None and is_vast(error):
+        return None
+    if is_a(error, BaseExceptionGroup):  # out of a TaskGroup's block
+        found, others = BaseExceptionGroup.split(cast(Any, error), ContinueAsNew)
         if found is None or others is not None:
             return None
         error = found
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-    if isinstance(error, ContinueAsNew):
-        params = error.params
+    if is_a(error, ContinueAsNew):
+        params = cast(ContinueAsNew, error).params
     elif error is not None or params is None:
         return None
     for name in never:
@@ -88,17 +91,27 @@ def followed(
 
 
 def _check_fits(output: bytes, expected: Any, what: str) -> None:
-    try:
-        decode_json_as(output, expected)
-    except Exception as error:
+    error, _ = called(decode_json_as, output, expected)
+    if error is not None:
         raise ResultMismatch(
-            f"{what} does not fit the return annotation of run(), {type_name(expected)}: {error}"
+            f"{what} does not fit the return annotation of run(), {type_name(expected)}: "
+            f"{text_of(error)}"
         ) from None
 
 
-def undecodable(record: Record, expected: Any, workflow: str, error: Exception) -> RecordedError:
+def record_unfit(unfit: BaseException, what: str) -> RecordedError:
+    """The record of why a value can't be encoded; `what` names it."""
+    if is_a(unfit, ToqueError):
+        return record_of(unfit)
+    text = f"{what} can't be written as JSON: {kind_of(unfit)}: {text_of(unfit)}"
+    return record_of(UnencodableValue(text))
+
+
+def undecodable(
+    record: Record, expected: Any, workflow: str, error: BaseException
+) -> RecordedError:
     """A recorded result does not fit the return annotation of its body."""
-    why = "its output is sensitive" if record.config.sensitive else error
+    why = "its output is sensitive" if record.config.sensitive else text_of(error)
     return record_of(
         ResultMismatch(
             f"the result of {shown(record)} of {workflow} does not fit the return annotation of "
@@ -107,11 +120,11 @@ def undecodable(record: Record, expected: Any, workflow: str, error: Exception) 
     )
 
 
-def unfit_event(record: Record, workflow: str, error: Exception) -> RecordedError:
+def unfit_event(record: Record, workflow: str, error: BaseException) -> RecordedError:
     """An event's payload does not fit the type that the wait names."""
     text = (
         f"the event of type {record.event_type!r} that {shown(record)} of {workflow} got does "
-        f"not fit its payload_type: {error}"
+        f"not fit its payload_type: {text_of(error)}"
     )
     return RecordedError(MISMATCHED, "PayloadMismatch", bounded(text))
 

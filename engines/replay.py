@@ -21,11 +21,12 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from ..runtime.guarded import called, kind_of, log, text_of
 from .agenda import Match
 from .attempts import INTERRUPTION
 from .claiming import Claiming
 from .claims import Claim, Deadline
-from .failures import exception_of, record_of, text_of
+from .failures import exception_of, record_of
 from .journal import (
     CANCEL,
     CANCELLED,
@@ -271,10 +272,8 @@ class Execution(Claiming):
         record.event_at_ms = match.at_ms
         record.event_seq = match.seq
         self.consumed.append(match.seq)
-        try:
-            if claim.decode is not None:
-                claim.decode(record)
-        except Exception as error:
+        error, _ = called(claim.decode, record) if claim.decode else (None, None)
+        if error is not None:
             record.error = unfit_event(record, self._workflow, error)
         self._end(claim, DONE if record.error is None else ENDED_BADLY)
 
@@ -306,9 +305,8 @@ class Execution(Claiming):
             if record.error is not None:
                 claim.future.set_exception(exception_of(record.error))
             else:
-                try:
-                    value = claim.decode(record) if claim.decode else None
-                except Exception as error:
+                error, value = called(claim.decode, record) if claim.decode else (None, None)
+                if error is not None:
                     expected = claim.body.shape.returns if claim.body else Any
                     self.fail(undecodable(record, expected, self._workflow, error))
                     return
@@ -336,7 +334,7 @@ class Execution(Claiming):
         else:
             error = main.exception()
         if self._queue:
-            how = f" with {type(error).__name__}: {text_of(error)}" if error else ""
+            how = f" with {kind_of(error)}: {text_of(error)}" if error else ""
             self._diverged(f"run() ended{how}", reversed(self._queue))
         elif self.outcome is not None:
             return
@@ -345,7 +343,8 @@ class Execution(Claiming):
         elif error is not None:
             self.outcome = Outcome(None, record_of(error))
             if not self.cancelled:
-                _log.info("%s (%s) ended with an error", self._workflow, self.whose, exc_info=error)
+                what = "%s (%s) ended with an error"
+                log(_log, logging.INFO, what, self._workflow, self.whose, error=error)
         else:
             never = self._never_begun()
             self.outcome = returned(

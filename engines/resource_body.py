@@ -15,7 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 from ..runtime.blobs import BlobStore
 from ..runtime.codec import encode_json
+from ..runtime.guarded import called
 from .failures import RecordedError, record_of
+from .outcomes import record_unfit
 from .run_port import Around, Body, Done
 from .streams import StreamRef, drained
 
@@ -78,12 +80,10 @@ class ResourceCall:
                     value = asyncio.run(_awaited(value))
         except BaseException as error:
             return record_of(error), None
-        if isinstance(value, StreamRef):
+        if type(value) is StreamRef:
             return None, value
-        try:
-            return None, Encoded(encode_json(value, self.what), None)
-        except Exception as unfit:
-            return None, Encoded(None, record_of(unfit))
+        unfit, raw = called(encode_json, value, self.what)
+        return None, Encoded(raw, None if unfit is None else record_unfit(unfit, self.what))
 
 
 async def _awaited(value: Any) -> Any:

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
+from ..runtime.guarded import called
 from ..runtime.limits import STEP_INTERRUPTIONS_MAX
 from .attempts import Attempts
 from .claims import Claim, Deadline
-from .failures import INTERRUPTED, NON_RETRYABLE, RecordedError, exception_of, record_of
+from .failures import INTERRUPTED, NON_RETRYABLE, RecordedError, exception_of
 from .journal import CANCELLED, DO, DONE, PENDING, RUNNING, UNDO, Journal, Record
 from .journal import FAILED as ENDED_BADLY
-from .outcomes import cut_off
+from .outcomes import cut_off, undecodable
 from .run_port import Outcome
 
 _UNDO = "!undo:"
@@ -123,10 +124,9 @@ class Unwinding(Attempts):
                 )
             )
             return None
-        try:
-            output = handler.body.decode(step) if step.state == DONE else None
-        except Exception as unfit:
-            self.fail(record_of(unfit))
+        unfit, output = called(handler.body.decode, step) if step.state == DONE else (None, None)
+        if unfit is not None:
+            self.fail(undecodable(step, handler.body.shape.returns, "the workflow", unfit))
             return None
         if record is None:
             record = self.journal.new(UNDO, f"{_UNDO}{step.ordinal}", step.name, self.now_ms)

@@ -20,6 +20,7 @@ from ..runtime.clock import Clock, SystemClock
 from ..runtime.codec import pack, unpack
 from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import WireError, to_wire
+from ..runtime.guarded import text_of
 from ..runtime.limits import WORKER_CHUNK_BYTES
 from ..runtime.link_socket import SocketLinks
 from ..runtime.notes import Notes
@@ -51,7 +52,7 @@ async def serve(spec: WorkerSpec) -> None:
             host.register(definition)
         seal = seal_of(spec.settings["codecs"])
     except BaseException as failed:  # an author's file may raise anything
-        _log.error("worker %s can't load its code: %s", spec.name, failed)
+        _log.error("worker %s can't load its code: %s", spec.name, text_of(failed))
         error = to_wire(failed)
     gone = loop.create_future()
     links = SocketLinks(lambda _: spec.address, spec.token, loop, SystemEntropy())

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_or
 
 from ..runtime.codec import decode_json, decode_json_as, type_name
 from ..runtime.errors import InvalidArgument, InvalidId, ProgramRunsAtImport, WorkflowLoadError
+from ..runtime.guarded import called, kind_of, text_of
 from ..runtime.ids import check_workflow_name
 from ..runtime.limits import STEPS_PER_INSTANCE_DEFAULT, STEPS_PER_INSTANCE_MAX
 from .archive import hash_of_files
@@ -173,13 +174,13 @@ class WorkflowDefinition:
         return coro
 
     def _typed(self, params: bytes) -> Any:
-        try:
-            return decode_json_as(params, self.payload_type)
-        except Exception as error:
+        error, payload = called(decode_json_as, params, self.payload_type)
+        if error is not None:
             raise PayloadMismatch(
                 f"the params of workflow {self.name!r} do not fit {type_name(self.payload_type)}, "
-                f"which its run() names: {error}"
-            ) from None
+                f"which its run() names: {text_of(error)}"
+            )
+        return payload
 
 
 def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinition:
@@ -305,8 +306,8 @@ def load_file(path: str | Path, package: str = "") -> ModuleType:
         line = _line_of(error, file)
         at = f"{file}, line {line}" if line else str(file)
         raise WorkflowLoadError(
-            f"{at}: {type(error).__name__}: {error}",
-            {"file": str(file), "line": line, "cause": type(error).__name__},
+            f"{at}: {kind_of(error)}: {text_of(error)}",
+            {"file": str(file), "line": line, "cause": kind_of(error)},
         ) from error
     finally:
         _importing.pop()

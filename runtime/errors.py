@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from .guarded import kind_of, plain, shown, text_of
+
 _REGISTRY: dict[str, type[ToqueError]] = {}
 
 
@@ -43,6 +45,14 @@ class ToqueError(Exception):
         self.message = message
         self.data: dict[str, Any] = data or {}
         self.remote = False
+
+    def __getattr__(self, name: str) -> Any:
+        """What a subclass lacks whose `__init__` does not call ours."""
+        made: dict[str, Any] = {"message": Exception.__str__(self), "data": {}, "remote": False}
+        if name not in made:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        setattr(self, name, made[name])
+        return made[name]
 
     def __str__(self) -> str:
         return self.message or self.code
@@ -434,8 +444,9 @@ WireError = tuple[str, str, dict[str, Any]]
 def to_wire(error: BaseException) -> WireError:
     """The error as `(code, message, data)`. Unknown kinds keep only their name and text."""
     if isinstance(error, ToqueError):
-        return error.code, error.message, error.data
-    return ToqueError.code, f"{type(error).__name__}: {error}", {"name": type(error).__name__}
+        message = plain(error.message)
+        return error.code, shown(error.message) if message is None else message, error.data
+    return ToqueError.code, f"{kind_of(error)}: {text_of(error)}", {"name": kind_of(error)}
 
 
 def from_wire(wire: WireError) -> ToqueError:

@@ -31,6 +31,7 @@ STREAM_LINGER_MS = MINUTE_MS  # a younger file may be about to be named by a row
 JSON_INTEGER_MAX = 2**53 - 1  # what every JSON reader carries exactly
 BODY_BYTES_MAX = PAYLOAD_BYTES_MAX + 64 * KIB  # an HTTP body holds a payload and a little more
 ERROR_MESSAGE_CHARS_MAX = 4 * KIB
+ERROR_NAME_CHARS_MAX = 200
 ERROR_DATA_BYTES_MAX = 16 * KIB
 
 # bundles: the code of apps

@@ -15,6 +15,7 @@ from toque.api.client import Client
 from toque.api.client_admin import AccountsClient, LimitsClient, ScriptsClient, TokensClient
 from toque.api.client_http import connect
 from toque.api.client_instance import Instance
+from toque.api.wiring import embedded
 from toque.runtime.entropy import SeededEntropy
 from toque.runtime.errors import CallerError, InvalidArgument, ToqueError, UnencodableValue
 
@@ -66,7 +67,26 @@ RIGHT: dict[str, Any] = {
 }
 """Values of the parameters that have no default."""
 ANYTHING = {"params", "payload", "expected"}
-WRONG = [object(), 5, 1.5, True, b"x", "", "a b", [], {}, [None], [5], {"a": 1}, ("a",), print, -1]
+
+
+WRONG = [
+    object(),
+    5,
+    1.5,
+    True,
+    b"x",
+    "",
+    "a b",
+    [],
+    {},
+    [None],
+    [5],
+    {"a": 1},
+    ("a",),
+    print,
+    -1,
+    10**400,
+]
 NOT_CALLS = {"close"}
 
 
@@ -114,9 +134,9 @@ async def test_a_wrong_value_is_a_typed_error(kind: type, method: str, parameter
     assert fine is None or isinstance(fine, Reached), fine
     for value in WRONG:
         error = await outcome(kind, method, {**right, parameter: value})
-        assert error is None or isinstance(error, (Reached, CallerError)), (value, error)
+        assert error is None or isinstance(error, (Reached, CallerError)), (type(value), error)
         if value is WRONG[0]:
-            assert isinstance(error, CallerError), (value, error)
+            assert isinstance(error, CallerError), (type(value), error)
             assert not isinstance(error, Reached)
             told = str(error)
             assert "Right:" in told or "for example" in told or "must be a string" in told, told
@@ -152,3 +172,14 @@ async def test_the_message_shows_what_was_given_and_what_is_right() -> None:
         await made(Client).change_instances("orders", ["a"], None)
     with pytest.raises(InvalidArgument, match=r"request_id must be a text, not 5 \(int\)"):
         await made(Client).create_instance("orders", request_id=5)
+
+
+@pytest.mark.parametrize(
+    ("path", "workflows"),
+    [(None, []), (5, []), ("", []), ("a\0b", []), ("data", Client), ("data", None), ("data", 5)],
+    ids=["None", "5", "empty", "NUL", "class", "nothing", "number"],
+)
+async def test_what_embedded_is_given_is_checked(path: Any, workflows: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"Right: toque\.embedded"):
+        async with embedded(path, workflows):
+            pass

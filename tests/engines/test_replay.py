@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -278,9 +279,12 @@ def test_a_sleep_goes_on_over_a_crash(play: Any) -> None:
     assert it.output == "awake"
 
 
-def test_sleep_until_the_past_ends_at_once_and_replays(play: Any) -> None:
+@pytest.mark.parametrize(
+    "when", [5.0, 0, datetime(1970, 1, 1, tzinfo=UTC), datetime(1960, 1, 1, tzinfo=UTC)], ids=str
+)
+def test_sleep_until_the_past_ends_at_once_and_replays(play: Any, when: Any) -> None:
     async def run(step: WorkflowStep) -> str:
-        await step.sleep_until("s", 5.0)
+        await step.sleep_until("s", when)
         await step.do("a", nothing)
         return "end"
 
@@ -290,6 +294,17 @@ def test_sleep_until_the_past_ends_at_once_and_replays(play: Any) -> None:
     it.replay()
     it.finish("a-1")
     assert it.output == "end"
+
+
+def test_a_sleep_until_the_epoch_holds_nothing_up(play: Any) -> None:
+    async def run(step: WorkflowStep) -> bool:
+        past = asyncio.create_task(step.sleep_until("past", 0))
+        await step.sleep("s", 1)
+        return past.done()
+
+    it = play(run)
+    it.advance(1_000)
+    assert it.output is True
 
 
 def test_asyncio_timers_are_durable_and_leave_a_record_only_when_they_fire(play: Any) -> None:
