@@ -112,6 +112,11 @@ def raising(make: Callable[[], BaseException]) -> Callable[[], Any]:
     return body
 
 
+def odd(value: Any) -> Any:
+    """A value of a type that is not asked for."""
+    return value
+
+
 def nested() -> BaseException:
     error: Exception = ValueError("deep")
     for _ in range(40):
@@ -123,15 +128,16 @@ def refused() -> Refusing:
     return Refusing.model_construct(a=1)
 
 
+NO_RETRY = "NonRetryableError"
 RAISED: dict[str, tuple[Callable[[], BaseException], str]] = {
     "no init": (lambda: PaymentError(402), "PaymentError"),
     "no init, failed": (lambda: OddFailed(4), "OddFailed"),
     "no init, root": (lambda: OddToque(4), "OddToque"),
-    "name": (lambda: toque.NonRetryableError("q", name=5), "NonRetryableError"),  # type: ignore[arg-type]
-    "message": (lambda: toque.StepFailed(5), "StepFailed"),  # type: ignore[arg-type]
-    "failed name": (lambda: toque.StepFailed("x", None, 7), "StepFailed"),  # type: ignore[arg-type]
+    "name": (lambda: toque.NonRetryableError("q", name=odd(5)), "NonRetryableError"),
+    "message": (lambda: toque.StepFailed(odd(5)), "StepFailed"),
+    "failed name": (lambda: toque.StepFailed("x", None, odd(7)), "StepFailed"),
     "data": (lambda: toque.StepFailed("x", {"a": Hidden()}), "StepFailed"),
-    "data of a sort": (lambda: toque.NonRetryableError("x", None, Dumping()), "NonRetryableError"),  # type: ignore[arg-type]
+    "data of a sort": (lambda: toque.NonRetryableError("x", None, odd(Dumping())), NO_RETRY),
     "hostile": (lambda: Hostile(), "Hostile"),
     "unsayable": (lambda: UnsayableError(Hidden()), "UnsayableError"),
     "liar": (lambda: LiarError("x"), "LiarError"),
