@@ -24,8 +24,9 @@ class Focus:
         instances: how many there are at most.
         commit_ms: how long a commit takes.
         limit: of how many instances run.
-        often: what befalls every other instance: `restart`, `cancel`, `undo` (terminated with
-            rollback), `doomed` (it ends by an error), `parts` (it continues as new).
+        often: what befalls every other instance: `restart`, `cancel`, `look` (it is read now and
+            then), `undo` (terminated with rollback), `doomed` (it ends by an error), `parts` (it
+            continues as new).
         modes: of steps: half of them have one of these.
     """
 

@@ -217,7 +217,8 @@ class Run:
         claim = world.claims.of(account, workflow, f"job/{number}")
         errand = Errand(claim, scripts, world.promises, world.bodies)
         self.errands.append(errand)
-        start_s, dies, looks = self.entropy.random() * 30, draw(12) == 0, draw(4) == 0
+        start_s, dies = self.entropy.random() * 30, draw(12) == 0
+        looks = self.focus.meets("look", 4, self.entropy)
         again, dies_s = draw(8) == 0, self.entropy.random() * 12
         meets, entropy = self.focus.meets, self.entropy
         pauses, cancels = draw(5) == 0, meets("cancel", 7, entropy)
