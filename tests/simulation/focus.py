@@ -8,6 +8,7 @@ which most seeds find it, so that no test hangs on a lucky seed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from toque.runtime.entropy import Entropy
 
@@ -52,8 +53,8 @@ def on(
     *faults: str, often: tuple[str, ...] = (), modes: tuple[str, ...] = (), **rest: float
 ) -> Focus:
     """A focus on those faults, with few instances."""
-    whole = {"instances": 16, **rest}
-    return Focus(frozenset(faults), often=frozenset(often), modes=modes, **whole)  # type: ignore[arg-type]
+    whole: dict[str, Any] = {"instances": 16, **rest}
+    return Focus(frozenset(faults), often=frozenset(often), modes=modes, **whole)
 
 
 OWNERS = on("zombie", "pause", gap_s=3.0)
