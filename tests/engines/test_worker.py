@@ -61,11 +61,14 @@ async def test_code_that_ends_or_blocks_its_process_is_interrupted_and_tried_aga
         poison = await other.create_instance("Poison", params=[how, str(tmp_path), 2])
         pids = set()
         for _ in range(3):  # the others of the account go on beside it
+            # one that is in the worker when that ends goes on in the next
             where = await other.run_instance("Where", timeout=20)
-            assert len(set(where.output)) == 1
             pids |= set(where.output)
         status = await poison.wait(30)
         assert status.error is None
+        where = await other.run_instance("Where", timeout=20)
+        assert len(set(where.output)) == 1
+        pids |= set(where.output)
         began = (tmp_path / "began").read_text().split()
         assert len(began) == 3
         assert len(set(began)) == 3
