@@ -173,13 +173,18 @@ def shields_of(ops: list[Op]) -> list[list[str]]:
     ]
 
 
-def forks_of(script: Script) -> list[tuple[str, list[str]]]:
-    """Steps to restart from: each with those that a restart from there keeps."""
+def forks_of(script: Script) -> list[tuple[str, dict[str, bool]]]:
+    """Steps to restart from: each with those that a restart from there keeps, if they have begun.
+
+    True: they have, for certain. What a race or a time-out gave up may yet begin in a branch that
+    nobody cancelled, after the restart as before it.
+    """
     if len(script.parts) > 1:
         return []
     (ops,) = script.parts
     return [
-        (op[1], list(steps_of(ops[:index], certain=False)))
+        (op[1], {name: name in sure for name in steps_of(ops[:index], certain=False)})
         for index, op in enumerate(ops)
         if op[0] == "do"
+        for sure in [steps_of(ops[:index])]
     ]

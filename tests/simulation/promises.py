@@ -10,7 +10,7 @@ run began, a client read it, the instance ended. From then on it is final.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +100,7 @@ class Bodies:
         self._lives: dict[str, list[str]] = {}
         self._newest: dict[tuple[str, str], str] = {}
         self._undoing: dict[tuple[str, str], str] = {}
-        self._kept: dict[str, frozenset[str]] = {}
+        self._kept: dict[str, Mapping[str, bool]] = {}
         self.executions: list[Execution] = []
 
     def begin(
@@ -159,7 +159,7 @@ class Bodies:
         if run in self._kept:
             hold(
                 "a restart keeps what came before its step",
-                life == lives[0] or step_name not in self._kept[run],
+                life == lives[0] or not self._kept[run].get(step_name, False),
                 f"{run} {step_name} began anew",
             )
         if not step_name.startswith(UNDO):
@@ -182,11 +182,12 @@ class Bodies:
         if ended:
             self._steps[run, life, step_name].visible = ended[-1]
 
-    def restarts_from(self, run: str, kept: Iterable[str] | None) -> frozenset[str] | None:
-        """The newest life of a run keeps those steps of the first; gives what held before."""
+    def restarts_from(self, run: str, kept: Mapping[str, bool] | None) -> Mapping[str, bool] | None:
+        """The newest life of a run keeps those steps of the first (True: they are there for
+        certain); gives what held before."""
         before = self._kept.pop(run, None)
         if kept is not None:
-            self._kept[run] = frozenset(kept)
+            self._kept[run] = kept
         return before
 
     def end(self, token: int, now_s: float) -> None:

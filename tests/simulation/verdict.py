@@ -74,7 +74,7 @@ class Errand:
         """Its script."""
         return self.scripts[self.winner]
 
-    def kept_by(self, fork: str) -> list[str]:
+    def kept_by(self, fork: str) -> dict[str, bool]:
         """The steps that a restart from that step keeps."""
         return dict(forks_of(self.script))[fork]
 
