@@ -100,7 +100,7 @@ def main(cpu_s: int) -> None:
     """Draw what standard input asks for."""
     for what, most in (
         (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_DATA, limits.GRAPH_MEMORY_MAX),
+        (resource.RLIMIT_DATA, limits.GRAPH_MEMORY_BYTES_MAX),
         (resource.RLIMIT_CORE, 0),
     ):
         hard = resource.getrlimit(what)[1]

@@ -58,23 +58,38 @@ def error_rows(branch: type[errors.ToqueError]) -> list[str]:
 
 
 def readable(name: str, value: int | tuple[int, ...]) -> str:
-    """A limit's value with its unit."""
+    """A limit's value with its unit, in the largest that needs no fraction."""
     if isinstance(value, tuple):
         return ", ".join(f"{part:,}" for part in value)
-    if name.endswith(("_BYTES_MAX", "_BYTES")):
-        unit = limits.MIB if value % limits.MIB == 0 else limits.KIB
-        return f"{value / unit:g} {'MiB' if unit == limits.MIB else 'KiB'}"
-    if name.endswith("_MS"):
-        for unit, word in (
-            (limits.DAY_MS, "d"),
-            (limits.HOUR_MS, "h"),
-            (limits.MINUTE_MS, "min"),
-            (limits.SECOND_MS, "s"),
-        ):
-            if value >= unit and value % unit == 0:
-                return f"{value // unit:,} {word}"
-        return f"{value:,} ms"
+    words = name.split("_")
+    if words[-1] == "KIB":
+        return _in_units(value * limits.KIB, _SIZES)
+    if "BYTES" in words:
+        return _in_units(value, _SIZES)
+    if words[-1] == "MS":
+        return _in_units(value, _TIMES)
+    if "CHARS" in words:
+        return f"{value:,} characters"
+    if words[-1] == "PERCENT":
+        return f"{value:,} %"
+    if name.endswith("_PER_SECOND") or "_PER_SECOND_" in name:
+        return f"{value:,} a second"
     return f"{value:,}"
+
+
+_SIZES = ((1024 * limits.MIB, "GiB"), (limits.MIB, "MiB"), (limits.KIB, "KiB"), (1, "bytes"))
+_TIMES = (
+    (limits.DAY_MS, "d"),
+    (limits.HOUR_MS, "h"),
+    (limits.MINUTE_MS, "min"),
+    (limits.SECOND_MS, "s"),
+    (1, "ms"),
+)
+
+
+def _in_units(value: int, units: tuple[tuple[int, str], ...]) -> str:
+    unit, word = next(each for each in units if value >= each[0] and value % each[0] == 0)
+    return f"{value // unit:,} {word}"
 
 
 def limit_rows() -> list[str]:

@@ -258,7 +258,7 @@ def _without_ours(error: BaseException, folder: str) -> BaseException:
 
 def _bound() -> None:
     seconds = limits.BUNDLE_IMPORT_MAX_MS // 1_000
-    memory = limits.BUNDLE_IMPORT_MEMORY_MAX
+    memory = limits.BUNDLE_IMPORT_MEMORY_BYTES_MAX
     for what, most in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_DATA, memory),
