@@ -298,7 +298,7 @@ class DeployedWorkflow(msgspec.Struct, frozen=True):
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A deployed script and its workflows.
+    """A deployed script and its workflows; `modified_on`: when its newest code came.
 
     `left`: after a deploy, workflows of the script that its code does not define any more; they
     stay on the code that did.
@@ -309,6 +309,7 @@ class Script(msgspec.Struct, frozen=True):
     workflows: list[DeployedWorkflow] = []
     created_on: str = ""
     left: list[str] = []
+    modified_on: str = ""
 
 
 class Version(msgspec.Struct, frozen=True):

@@ -40,6 +40,8 @@ class DeployShape(msgspec.Struct, frozen=True):
     code_hash: str
     workflows: list[DeployedShape]
     left: list[str]
+    created_on: str
+    modified_on: str
 
 
 class ScriptShape(msgspec.Struct, frozen=True):
@@ -119,6 +121,8 @@ def deploy_shape(found: Deployed) -> DeployShape:
         found.script.code_hash,
         [_workflow(each.record, each.is_new) for each in found.workflows],
         found.left,
+        iso(found.script.created_ms),
+        iso(found.script.modified_ms),
     )
 
 

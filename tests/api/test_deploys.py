@@ -152,6 +152,10 @@ async def test_the_client_deploys_folders_and_files(tmp_path: Path) -> None:
         assert (found.script, found.left) == ("shop", [])
         assert [(w.name, w.is_new) for w in found.workflows] == [("order", True)]
         again = await client.deploy(folder)
+        (listed,) = [one for one in await client.scripts.list() if one.script == "shop"]
+        for deployed in (found, again):
+            assert deployed.created_on == listed.created_on != ""
+        assert again.modified_on == listed.modified_on >= found.modified_on > ""
         assert [(w.version_id, w.is_new) for w in again.workflows] == [
             (found.workflows[0].version_id, False)
         ]
