@@ -77,6 +77,7 @@ class Accounts:
 
         Raises:
             InvalidId, InvalidArgument, AccountAlreadyExists, TooManyAccounts
+            RequestIdReused: the request id has made the account with another name.
         """
         request_id = request_id or self._entropy.new_id()
         if account is None:
@@ -126,20 +127,17 @@ class Accounts:
 
         Raises:
             InvalidArgument, AccountNotFound, TooManyTokens
-            RequestIdReused: the request id has made a token of other name or scope.
+            RequestIdReused: the request id has made a token of other name, scope or life.
         """
         if scope not in SCOPES:
             raise InvalidArgument(f"scope is one of {', '.join(SCOPES)}, not {scope!r:.40}.")
         if account != OPERATOR:
             check_account_id(account)
-        expires_ms = 0
-        if expires_in_ms is not None:
-            if not limits.TOKEN_LIFE_MIN_MS <= expires_in_ms <= limits.TOKEN_LIFE_MAX_MS:
-                raise InvalidArgument(
-                    f"expires_in is {limits.TOKEN_LIFE_MIN_MS // 1000} s to "
-                    f"{limits.TOKEN_LIFE_MAX_MS // limits.DAY_MS} days."
-                )
-            expires_ms = self._clock.now_ms() + expires_in_ms
+        least, most = limits.TOKEN_LIFE_MIN_MS, limits.TOKEN_LIFE_MAX_MS
+        if expires_in_ms is not None and not least <= expires_in_ms <= most:
+            raise InvalidArgument(
+                f"expires_in is {least // 1000} s to {most // limits.DAY_MS} days."
+            )
         token_id = _id_of(f"{account}/{request_id or self._entropy.new_id()}")
         text = f"{TOKEN_PREFIX}_{token_id}_{self._secret()}"
         record: TokenRecord = await self._caller.call(
@@ -152,7 +150,7 @@ class Accounts:
             name,
             scope,
             sha256(text.encode()).digest(),
-            expires_ms,
+            expires_in_ms or 0,
             changes=True,
         )
         self.cache.forget()

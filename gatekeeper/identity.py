@@ -81,6 +81,7 @@ class Identity(DurableObject):
 
         Raises:
             InvalidId, InvalidArgument, AccountAlreadyExists, TooManyAccounts
+            RequestIdReused: that id has made the account with another name.
         """
         check_account_id(account)
         _check_name(name)
@@ -88,6 +89,11 @@ class Identity(DurableObject):
         if known is not None:
             if known.request_id == request_id and known.name == name:
                 return known
+            if known.request_id == request_id != "":
+                raise RequestIdReused(
+                    f"the Idempotency-Key has made account {account!r} with another name already, "
+                    "and nothing was done; another account takes another key."
+                )
             raise AccountAlreadyExists(f"account {account!r} exists.", {"account": account})
         if len(self._accounts) >= limits.ACCOUNTS_MAX:
             raise TooManyAccounts(
@@ -106,9 +112,11 @@ class Identity(DurableObject):
         return known if known is not None else self.put_account(account, account, "")
 
     def put_token(
-        self, token_id: str, account: str, name: str, scope: str, digest: bytes, expires_ms: int
+        self, token_id: str, account: str, name: str, scope: str, digest: bytes, life_ms: int
     ) -> TokenRecord:
-        """Note a token. The same again changes nothing; the same with another digest renews it.
+        """Note a token. The same again changes nothing; with another digest it gets that one.
+
+        `life_ms`: from when it was made until it expires; 0: it does not.
 
         Raises:
             InvalidArgument, AccountNotFound, TooManyTokens
@@ -125,11 +133,17 @@ class Identity(DurableObject):
             self._sweep(now_ms)
             self._check_room(account)
             known = None
-        elif (known.account, known.name, known.scope) != (account, name, scope):
-            raise RequestIdReused("the Idempotency-Key has made another token already.")
+        elif (known.account, known.name, known.scope, _life_ms(known)) != (
+            account, name, scope, life_ms,
+        ):  # fmt: skip
+            raise RequestIdReused(
+                "the Idempotency-Key has made a token of another name, scope or life already, and "
+                "nothing was done; another token takes another key."
+            )
         elif known.digest == digest:
             return known
         created_ms = now_ms if known is None else known.created_ms
+        expires_ms = created_ms + life_ms if life_ms else 0
         record = TokenRecord(token_id, account, name, scope, digest, created_ms, expires_ms, 0)
         self._write(record)
         return record
@@ -191,6 +205,10 @@ class Identity(DurableObject):
             if revoked or expired:
                 self.ctx.delete(TOKENS, (self.ctx.ref.key, token.id))
                 del self._tokens[token.id]
+
+
+def _life_ms(token: TokenRecord) -> int:
+    return token.expires_ms - token.created_ms if token.expires_ms else 0
 
 
 def _check_name(name: str) -> None:

@@ -302,5 +302,5 @@ class GatekeeperStatistics(msgspec.Struct, frozen=True):
 # Account.change_limits(name: str | None, change: LimitsChange) -> AccountSnapshot
 # Identity.snapshot(known_generation: int) -> IdentitySnapshot
 # Identity.put_account(account, name, request_id) -> AccountInfo;  Identity.ensure_account(account)
-# Identity.put_token(token_id, account, name, scope, digest, expires_ms) -> TokenRecord
+# Identity.put_token(token_id, account, name, scope, digest, life_ms) -> TokenRecord
 # Identity.revoke_token(account, token_id) -> None

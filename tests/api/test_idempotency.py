@@ -81,6 +81,44 @@ async def test_accounts_and_tokens_are_made_once_by_a_key(tmp_path: Path) -> Non
         assert [row["name"] for row in listed["result"]].count("ci") == 2
 
 
+async def test_a_key_that_was_used_for_another_account_or_token_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as call:
+        accounts, tokens = "/toque/v1/accounts", "/toque/v1/accounts/default/tokens"
+        account = {"id": "new", "name": "New"}
+        token = {"name": "ci", "scope": "read", "expires_in": 3_600}
+        for path, body, others in (
+            (accounts, account, [{"name": "Newer"}]),
+            (
+                tokens,
+                token,
+                [{"name": "cd"}, {"scope": "write"}, {"expires_in": 7_200}, {"expires_in": None}],
+            ),
+        ):
+            status, first = await keyed(call, "POST", path, "k", body, "operator admin")
+            assert status == 200
+            for other in others:
+                changed = {**body, **other}
+                status, refused = await keyed(call, "POST", path, "k", changed, "operator admin")
+                assert (status, refused["errors"][0]["toque"]["code"]) == (
+                    422, "request.id_reused",
+                ), other  # fmt: skip
+            _, listed = await call("GET", path, "operator admin")
+            (kept,) = [row for row in listed["result"] if row["id"] == first["result"]["id"]]
+            assert kept == {name: first["result"][name] for name in kept}
+
+
+async def test_a_repeated_token_ends_when_the_first_would_have(tmp_path: Path) -> None:
+    async with world(tmp_path) as call:
+        path = "/toque/v1/accounts/default/tokens"
+        body = {"name": "ci", "scope": "read", "expires_in": 3_600}
+        _, first = await keyed(call, "POST", path, "k", body)
+        _, again = await keyed(call, "POST", path, "k", body)
+        assert again["result"]["expires_on"] == first["result"]["expires_on"]
+        assert again["result"]["created_on"] == first["result"]["created_on"]
+
+
 async def test_a_token_is_revoked_once_and_its_repeat_finds_it_done(tmp_path: Path) -> None:
     async with world(tmp_path) as call:
         token_id = call.tokens["read"].split("_")[1]

@@ -61,10 +61,12 @@ class Registry:
         )
 
     def put_token(
-        self, token_id: str, account: str, name: str, scope: str, digest: bytes, expires_ms: int
+        self, token_id: str, account: str, name: str, scope: str, digest: bytes, life_ms: int
     ) -> TokenRecord:
         self.generation += 1
-        made = TokenRecord(token_id, account, name, scope, digest, 1, expires_ms, 0)
+        now_ms = ManualClock().now_ms()
+        expires_ms = now_ms + life_ms if life_ms else 0
+        made = TokenRecord(token_id, account, name, scope, digest, now_ms, expires_ms, 0)
         self.tokens[token_id] = made
         return made
 
