@@ -19,6 +19,7 @@ from ..runtime.ids import check_account_id
 from .changes import BatchChanges, Change, ItemError
 from .client import Client
 from .client_instance import no_stream
+from .client_port import wait_max_ms
 from .client_values import (
     CallOptions,
     InstanceLine,
@@ -148,8 +149,7 @@ class HttpBackend:
     @property
     def wait_max_ms(self) -> int:
         """The longest wait that one call may ask for: its answer has to come in time."""
-        timeout_s = self._transport.timeout_s
-        return limits.WAIT_MAX_MS if timeout_s is None else max(1, int(timeout_s * 500))
+        return wait_max_ms(self._transport.timeout_s)
 
     def with_options(self, options: CallOptions) -> HttpBackend:
         """The same, over the same connections, with other times."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ..runtime import limits
 from .changes import BatchChanges, Change
 from .client_values import (
     CallOptions,
@@ -20,6 +21,11 @@ from .service import NewInstance
 from .watched import InstanceEvents, Waiting
 
 T = TypeVar("T")
+
+
+def wait_max_ms(timeout_s: float | None) -> int:
+    """The longest wait that a call may ask for which has so long in all; None: any time."""
+    return limits.WAIT_MAX_MS if timeout_s is None else max(1, int(timeout_s * 500))
 
 
 class Backend(Protocol):
