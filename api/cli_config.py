@@ -96,7 +96,7 @@ def find_settings(
     """
     env = os.environ if environment is None else environment
     here = Path.cwd() if directory is None else directory
-    config = _config_path(env)
+    config = config_path(env)
     places = [Place(f"--{_dashed(n)}", {n: str(v)}) for n, v in flags.items() if v is not None]
     for name in SETTINGS:
         variable = f"TOQUE_{name.upper()}"
@@ -123,7 +123,9 @@ def find_settings(
     return Sources(resolve(places), project[0] if project else None, config, data / DEV_FILE)
 
 
-def _config_path(env: Mapping[str, str]) -> Path:
+def config_path(environment: Mapping[str, str] | None = None) -> Path:
+    """A person's own file, whether it is there or not. `environment` None: the process's."""
+    env = os.environ if environment is None else environment
     if env.get("TOQUE_CONFIG"):
         return Path(env["TOQUE_CONFIG"])
     base = env.get("XDG_CONFIG_HOME")

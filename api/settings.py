@@ -53,6 +53,12 @@ def _duration(text: str) -> str:
     return text
 
 
+def _token(text: str) -> str:
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise InvalidArgument("a token is visible ASCII without spaces")
+    return text
+
+
 def _output(text: str) -> str:
     if text not in OUTPUTS:
         raise InvalidArgument(f"it must be one of {', '.join(OUTPUTS)}")
@@ -62,14 +68,14 @@ def _output(text: str) -> str:
 OUTPUTS = ("table", "json", "ids")
 SETTINGS = {
     "url": Setting("the server", None, "http://127.0.0.1:8787", _url),
-    "token": Setting("the bearer token", None, "tq_...", in_project=False),
+    "token": Setting("the bearer token", None, "tq_...", _token, in_project=False),
     "account": Setting("the account", "default", "shop", check_account_id),
     "profile": Setting("the profile to use", None, "prod", in_profile=False),
     "data": Setting("the data directory of 'toque dev'", ".toque/dev", ".toque/dev"),
     "output": Setting("how to print: table, json or ids", "table", "json", _output),
     "timeout": Setting("of each call, with its repeats", None, "30s", _duration),
     "retry_for": Setting(
-        "how long a call is repeated", f"{limits.CLI_RETRY_FOR_MS} ms", "10s", _duration
+        "how long a call is repeated", f"{limits.CLI_RETRY_FOR_MS // 1000} s", "10s", _duration
     ),
 }
 
@@ -113,11 +119,12 @@ def _first(name: str, places: list[Place]) -> Found:
     for place in places:
         value = place.values.get(name)
         if value is not None:
-            return Found(_checked(name, value, place.name), place.name)
+            return Found(check_value(name, value, place.name), place.name)
     return Found(SETTINGS[name].default, DEFAULT_ORIGIN)
 
 
-def _checked(name: str, value: Any, where: str) -> str:
+def check_value(name: str, value: Any, where: str) -> str:
+    """A setting's value as it is used, or `InvalidArgument`. `where`: what holds it."""
     setting = SETTINGS[name]
     shown = "its value" if name == "token" else f"{value!r:.80}"
     try:
@@ -141,7 +148,7 @@ def check_keys(values: Mapping[str, Any], where: str, *, profile: bool = False) 
                 "Right: TOQUE_TOKEN, or a profile of your own (see 'toque config path')."
             )
         if name not in known:
-            raise InvalidArgument(f"{where}: {_nearest(name, known)}")
+            raise InvalidArgument(f"{where}: {nearest(name, known)}")
 
 
 def profile_of(config: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
@@ -158,7 +165,7 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
     """Refuse what a person's own file may not hold."""
     for name in config:
         if name not in ("profile", "profiles"):
-            raise InvalidArgument(f"{where}: {_nearest(name, ['profile', 'profiles'])}")
+            raise InvalidArgument(f"{where}: {nearest(name, ['profile', 'profiles'])}")
     profiles = config.get("profiles", {})
     if not isinstance(profiles, Mapping) or not all(
         isinstance(each, Mapping) for each in profiles.values()
@@ -173,7 +180,8 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, known: list[str]) -> str:
+    """That a name is not known, with the nearest one that is."""
     near = get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"{name!r:.80} is not known.{hint} Known: {', '.join(known)}."

@@ -26,6 +26,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # before there is anything to read: it may have been there
         file.write(content)
         file.flush()
         os.fsync(descriptor)
