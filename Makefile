@@ -53,11 +53,9 @@ docs: $(VENV)/.ready-dev ## Rewrite what repeats the code: tables of docs/, the 
 	@$(BIN)/python docs/twin.py
 	@$(BIN)/python docs/tables.py
 
-bench: $(VENV)/.ready-dev ## Measure this machine and write docs/performance.md
-	@$(BIN)/python bench/run.py $(ARGS)
-	@$(BIN)/python bench/steps.py
-	@$(BIN)/python bench/waiters.py
-	@$(BIN)/python bench/http_clients.py
+# The parts alone: `.venv/bin/python -m bench`. PEERS=folder: a kit that runs other systems beside.
+bench: $(VENV)/.ready-dev ## Measure this machine, at most 25 minutes, and write docs/performance.md
+	@$(BIN)/python -m bench all $(ARGS)
 
 fuzz-api: $(VENV)/.ready-dev ## Requests at random from the OpenAPI document, against a server
 	@$(BIN)/python -m pip install -q "schemathesis>=4.10,<5"

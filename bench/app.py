@@ -1,27 +1,93 @@
-"""The benchmark's workflows: one trivial step, and ten of them in a row."""
+"""The workflows that are measured. `toque dev` loads this file, so it stands alone."""
 
-from toque import WorkflowEntrypoint
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import toque
 
 
-class OneStep(WorkflowEntrypoint):
+class OneStep(toque.WorkflowEntrypoint):
     """One step that returns a small value."""
 
-    async def run(self, event, step):
-        async def work():
+    async def run(self, event: Any, step: Any) -> Any:
+        async def work() -> dict[str, bool]:
             return {"ok": True}
 
         return await step.do("work", work)
 
 
-class TenSteps(WorkflowEntrypoint):
-    """Ten steps, one after another."""
+class TenSteps(toque.WorkflowEntrypoint):
+    """Ten steps, one after another; gives how long each took, in seconds."""
 
-    async def run(self, event, step):
-        total = 0
+    async def run(self, event: Any, step: Any) -> list[float]:
+        took = []
         for n in range(10):
 
-            async def work(n=n):
+            async def work(n: int = n) -> int:
                 return n
 
-            total += await step.do(f"work {n}", work)
+            start = time.perf_counter()
+            await step.do(f"work {n}", work)
+            took.append(time.perf_counter() - start)
+        return took
+
+
+class ManySteps(toque.WorkflowEntrypoint):
+    """So many steps, then a wait."""
+
+    async def run(self, event: Any, step: Any) -> Any:
+        total = 0
+        for n in range(event.payload):
+
+            async def work(n: int = n) -> int:
+                return n
+
+            total += await step.do("work", work)
+        await step.wait_for_event("more", "go", timeout="1 day")
         return total
+
+
+class Quick(toque.WorkflowEntrypoint):
+    """Ends at once, so that what is measured is the way to it and back."""
+
+    async def run(self, event: Any, step: Any) -> None:
+        """Nothing."""
+
+
+class Parked(toque.WorkflowEntrypoint):
+    """Waits for an event that does not come."""
+
+    async def run(self, event: Any, step: Any) -> None:
+        await step.wait_for_event("wait", "never", timeout="365 days")
+
+
+class Wait(toque.WorkflowEntrypoint):
+    """Waits for an event and gives its payload."""
+
+    async def run(self, event: Any, step: Any) -> Any:
+        return (await step.wait_for_event("wait", "go", timeout="7 days")).payload
+
+
+class Nap(toque.WorkflowEntrypoint):
+    """Sleeps until the second that its params say."""
+
+    async def run(self, event: Any, step: Any) -> Any:
+        await step.sleep_until("nap", event.payload["until"])
+        return await step.do("work", lambda: 1)
+
+
+class Busy(toque.WorkflowEntrypoint):
+    """Holds a slot for 0.2 s."""
+
+    async def run(self, event: Any, step: Any) -> None:
+        async def work() -> None:
+            await asyncio.sleep(0.2)
+
+        await step.do("work", work)
+
+
+class Late(Busy):
+    """The same work under another name, so that it has SousChefs of its own."""

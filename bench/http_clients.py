@@ -1,7 +1,5 @@
 """What a call of the client costs in CPU, by HTTP library, and reading its answer, by model.
 
-    python bench/http_clients.py [calls]
-
 A process of its own answers every request with one fixed status of an instance, so what is measured
 is the library. Those that are not installed are left out: `pip install httpx niquests`.
 """
@@ -10,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import aiohttp
 import msgspec
+import typer
 from pydantic import BaseModel
-from sections import put
 
 from toque.api.client_values import InstanceStatus
+
+from . import sections
 
 ANSWER = (
     b'{"success":true,"errors":[],"messages":[],"result":{"id":"order-42","status":"complete",'
@@ -192,7 +191,7 @@ def report(calls: int, port: int) -> str:
         [
             "## HTTP libraries for the client",
             "",
-            f"`python bench/http_clients.py`: {calls} POSTs, {AT_ONCE} at once, then one at a "
+            f"`python -m bench http-clients`: {calls} POSTs, {AT_ONCE} at once, then one at a "
             "time, to a server that does nothing; medians of 3.",
             "",
             "| library | CPU per call, us | calls/s | alone, ms |",
@@ -204,9 +203,11 @@ def report(calls: int, port: int) -> str:
     )
 
 
-def main() -> None:
-    """Measure and write the section."""
-    calls = int(sys.argv[1]) if len(sys.argv) > 1 else 1_600
+def command(
+    calls: Annotated[int, typer.Option(min=AT_ONCE)] = 1_600,
+    page: Annotated[bool, typer.Option("--page/--no-report", help="Write the page.")] = True,
+) -> None:
+    """What a call costs the client, by HTTP library."""
     here, there = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(there,), daemon=True)
     server.start()
@@ -216,8 +217,5 @@ def main() -> None:
         server.terminate()
         server.join()
     print(text)
-    put("http-clients", text)
-
-
-if __name__ == "__main__":
-    main()
+    if page:
+        sections.put("http-clients", text)

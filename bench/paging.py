@@ -3,13 +3,10 @@
 Makes `--rows` instances, then follows cursors through the list over HTTP while `--rate` creates a
 second go on. Prints a table and a line of JSON: latencies of the first, middle and last tenth of
 the pages, whether any was missed or shown twice, and the machine's load meanwhile.
-
-    python bench/paging.py [--rows 100000] [--rate 100] [--per-page 500]
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -17,9 +14,11 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from create_latency import Load, serving
+import typer
+
+from .creates import Load, serving
 
 BATCH = 100
 
@@ -94,16 +93,16 @@ def show(rows: list[dict[str, Any]]) -> None:
     print(json.dumps(rows))
 
 
-async def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rows", type=int, default=100_000)
-    options.add_argument("--rate", type=float, default=100)
-    options.add_argument("--per-page", type=int, default=500)
-    given = options.parse_args()
+async def _measured(rows: int, rate: float, per_page: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="toque-bench-") as folder:
         async with serving(Path(folder)) as load:
-            show(await measure(load, given.rows, given.rate, given.per_page))
+            return await measure(load, rows, rate, per_page)
 
 
-if __name__ == "__main__":
-    asyncio.run(main())
+def command(
+    rows: Annotated[int, typer.Option(min=1)] = 100_000,
+    rate: Annotated[float, typer.Option(min=1, help="Creates a second meanwhile.")] = 100,
+    per_page: Annotated[int, typer.Option(min=1, max=1000)] = 500,
+) -> None:
+    """Lists by cursor while creates go on."""
+    show(asyncio.run(_measured(rows, rate, per_page)))

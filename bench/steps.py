@@ -1,7 +1,5 @@
 """One long instance: how long 10,000 steps take, what they weigh on disk, and their replay.
 
-    python bench/steps.py [--steps 9990] [--no-report]
-
 In one process, fsync on. The instance ends with a wait for an event; the process's runtime is then
 opened anew on the same data, and an event makes it replay everything. A ticker on the same event
 loop shows for how long others had to wait meanwhile.
@@ -9,7 +7,6 @@ loop shows for how long others had to wait meanwhile.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import json
@@ -18,28 +15,16 @@ import sqlite3
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import sections
+import typer
 
 import toque
 
+from . import sections
+from .app import ManySteps
+
 TICK_S = 0.001
-
-
-class Long(toque.WorkflowEntrypoint):
-    """So many steps, then a wait."""
-
-    async def run(self, event: Any, step: Any) -> Any:
-        total = 0
-        for n in range(event.payload):
-
-            async def work(n: int = n) -> int:
-                return n
-
-            total += await step.do("work", work)
-        await step.wait_for_event("more", "go", timeout="1 day")
-        return total
 
 
 class Ticker:
@@ -62,10 +47,10 @@ class Ticker:
 
 async def first_life(folder: Path, steps: int) -> dict[str, float]:
     """All steps, up to the wait."""
-    async with toque.embedded(folder, [Long], data_shards=1, control_shards=1) as runtime:
+    async with toque.embedded(folder, [ManySteps], data_shards=1, control_shards=1) as runtime:
         client = runtime.client()
         wall, cpu = time.perf_counter(), time.process_time()
-        instance = await client.create_instance("Long", "long", steps)
+        instance = await client.create_instance("ManySteps", "long", steps)
         async for event in instance.events(types=["workflow_waiting", "workflow_errored"]):
             assert event.type == "workflow_waiting", event
             break
@@ -77,8 +62,8 @@ async def first_life(folder: Path, steps: int) -> dict[str, float]:
 
 async def second_life(folder: Path, steps: int) -> dict[str, float]:
     """Replay of all of them."""
-    async with toque.embedded(folder, [Long], data_shards=1, control_shards=1) as runtime:
-        instance = runtime.client().instance("Long", "long")
+    async with toque.embedded(folder, [ManySteps], data_shards=1, control_shards=1) as runtime:
+        instance = runtime.client().instance("ManySteps", "long")
         await asyncio.sleep(0.5)
         gc.collect()
         ticker = Ticker()
@@ -115,7 +100,7 @@ def report(found: dict[str, float], steps: int) -> str:
     """The section."""
     return f"""## An instance of {steps:,} steps
 
-`python bench/steps.py`: trivial steps one after the other, one process, fsync on every commit, \
+`python -m bench steps`: trivial steps one after the other, one process, fsync on every commit, \
 {os.cpu_count()} cores.
 
 | figure | value |
@@ -131,23 +116,24 @@ def report(found: dict[str, float], steps: int) -> str:
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=9_990)
-    parser.add_argument("--no-report", action="store_true")
-    args = parser.parse_args()
+def measure(steps: int) -> dict[str, float]:
+    """All figures."""
     with tempfile.TemporaryDirectory(prefix="toque-bench-") as name:
         folder = Path(name) / "data"
-        found = asyncio.run(first_life(folder, args.steps))
+        found = asyncio.run(first_life(folder, steps))
         rows, size = journal_bytes(folder)
         found |= {"row_bytes": rows, "file_bytes": size}
-        found |= asyncio.run(second_life(folder, args.steps))
+        return found | asyncio.run(second_life(folder, steps))
+
+
+def command(
+    steps: Annotated[int, typer.Option(min=1)] = 9_990,
+    page: Annotated[bool, typer.Option("--page/--no-report", help="Write the page.")] = True,
+) -> None:
+    """One long instance: time, disk, replay."""
+    found = measure(steps)
     print(json.dumps(found))
-    text = report(found, args.steps)
+    text = report(found, steps)
     print(text)
-    if not args.no_report:
-        sections.put("steps", text)
-
-
-if __name__ == "__main__":
-    main()
+    if page:
+        sections.put("steps", text, figures=found)

@@ -1,7 +1,5 @@
 """What a batch of messages costs between two processes: a Ray actor call against a unix socket.
 
-    python bench/transport.py [--seconds 1.0]
-
 For batches of 1, 10 and 100 messages of about 300 bytes, one at a time and with 32 batches in
 flight, it prints batches and messages per second, the median latency of a batch, and the CPU time
 that both ends together spend on a message. Both paths carry the same encoded bytes to the same
@@ -12,7 +10,6 @@ Needs about 5 s to start Ray and 15 s to measure; leaves nothing running.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import resource
@@ -20,9 +17,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
 import ray
+import typer
 
 from toque.actors import cluster_ray, topology
 
@@ -137,10 +135,10 @@ async def run(seconds: float, folder: str) -> None:
     transport.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=1.0, help="per line of the table")
-    seconds = parser.parse_args().seconds
+def command(
+    seconds: Annotated[float, typer.Option(min=0.1, help="Per line of the table.")] = 1.0,
+) -> None:
+    """A batch of messages by Ray call and by socket."""
     os.environ.update(topology.process_environment())
     with tempfile.TemporaryDirectory(prefix="tq") as folder:
         cluster_ray.start_ray(folder, num_cpus=1)
@@ -148,7 +146,3 @@ def main() -> None:
             asyncio.run(run(seconds, folder))
         finally:
             ray.shutdown()
-
-
-if __name__ == "__main__":
-    main()

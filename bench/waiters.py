@@ -1,7 +1,5 @@
 """Instances that wait: what one takes in memory and out of it, and how fast a herd wakes.
 
-    python bench/waiters.py [--n 100000] [--herd 10000] [--no-report]
-
 A server (`toque dev --embedded`, one process: Ray's own processes do not grow with instances) gets
 `n` instances that wait for an event, all kept in memory; then it is started again on the same data,
 with all of them hibernated. Memory is the process's proportional set size. Then `herd` instances
@@ -11,76 +9,19 @@ memory, and the ends are compared with that second.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import processes
-import sections
+import typer
 
-import toque
-from toque.runtime import limits
-
-HERE = Path(__file__).resolve().parent
-_SERVE = """
-import sys
-from toque.runtime import limits
-limits.IDLE_EVICTION_MS = int(sys.argv.pop(1))
-from toque.api.cli import main
-main()
-"""
-
-
-class Server:
-    """A server process; `idle_ms`: when the idle leave memory."""
-
-    def __init__(self, folder: Path, idle_ms: int) -> None:
-        dev = folder / "data" / "dev.json"
-        dev.unlink(missing_ok=True)
-        self.log = open(folder / "server.log", "a")  # noqa: SIM115 (closed in stop)
-        command = [sys.executable, "-c", _SERVE, str(idle_ms), "dev", str(HERE / "waiting_app.py")]
-        command += ["--embedded", "--data", str(folder / "data"), "--port", "0"]
-        command += ["--creates", str(limits.CREATES_PER_SECOND_MAX)]
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
-        end = time.monotonic() + 120
-        while not dev.exists():
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise SystemExit((folder / "server.log").read_text()[-3000:])
-            time.sleep(0.05)
-        self.access = json.loads(dev.read_text())
-
-    def memory_bytes(self) -> int:
-        """Proportional set size."""
-        rollup = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
-        line = next(line for line in rollup.splitlines() if line.startswith("Pss:"))
-        return int(line.split()[1]) * 1024
-
-    def cpu_s(self) -> float:
-        """CPU seconds so far."""
-        return processes.cpu_s(self.process.pid)
-
-    def client(self) -> Any:
-        """A client of it."""
-        return toque.connect(self.access["url"], token=self.access["token"])
-
-    def stop(self) -> None:
-        """End it and wait."""
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.log.close()
+from . import sections
+from .server import Server
 
 
 async def create(client: Any, workflow: str, n: int, params: Any) -> None:
@@ -127,7 +68,7 @@ async def hibernated(server: Server, n: int, base_bytes: float) -> dict[str, flo
         return {**found, "one_woken_ms": (time.perf_counter() - start) * 1000}
 
 
-async def herd(server: Server, n: int, until_s: int, cpu: float) -> dict[str, float]:
+async def wake_herd(server: Server, n: int, until_s: int, cpu: float) -> dict[str, float]:
     """How long after the common second each ended."""
     async with server.client() as client:
         last = client.instance("Nap", f"i{n - 1}")
@@ -152,33 +93,23 @@ async def herd(server: Server, n: int, until_s: int, cpu: float) -> dict[str, fl
 
 def measure(n: int, herd_n: int) -> dict[str, float]:
     """All figures."""
-    found: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="toque-bench-") as name:
         folder = Path(name)
-        server = Server(folder, 3_600_000)
-        try:
-            found |= asyncio.run(live(server, n))
-        finally:
-            server.stop()
+        with Server(folder, embedded=True, idle_ms=3_600_000) as server:
+            found = asyncio.run(live(server, n))
         store = sum(path.stat().st_size for path in (folder / "data" / "shards").iterdir())
         found["disk_bytes"] = store / n
         print(json.dumps(found), flush=True)
-        server = Server(folder, 60_000)
-        try:
+        with Server(folder, embedded=True, idle_ms=60_000) as server:
             found |= asyncio.run(hibernated(server, n, found["base_bytes"]))
             until_s = int(time.time()) + max(20, herd_n // 300)
             asyncio.run(_make_herd(server, herd_n, until_s))
-        finally:
-            server.stop()
-        server = Server(folder, 60_000)
-        try:
+        with Server(folder, embedded=True, idle_ms=60_000) as server:
             slack = until_s - time.time()
             if slack < 1:
                 raise SystemExit(f"the herd was made too slowly: {slack:.0f} s left")
             time.sleep(slack - 0.5)
-            found |= asyncio.run(herd(server, herd_n, until_s, server.cpu_s()))
-        finally:
-            server.stop()
+            found |= asyncio.run(wake_herd(server, herd_n, until_s, server.cpu_s()))
     return found
 
 
@@ -191,7 +122,7 @@ def report(found: dict[str, float], n: int, herd_n: int) -> str:
     """The section."""
     return f"""## Waiting instances
 
-`python bench/waiters.py`: {n:,} instances that wait for an event, {os.cpu_count()} cores.
+`python -m bench waiters`: {n:,} instances that wait for an event, {os.cpu_count()} cores.
 
 | figure | value |
 | --- | --- |
@@ -207,19 +138,16 @@ def report(found: dict[str, float], n: int, herd_n: int) -> str:
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--n", type=int, default=100_000)
-    parser.add_argument("--herd", type=int, default=10_000)
-    parser.add_argument("--no-report", action="store_true")
-    args = parser.parse_args()
-    found = measure(args.n, args.herd)
+def command(
+    n: Annotated[int, typer.Option(min=1, help="How many wait.")] = 100_000,
+    herd: Annotated[int, typer.Option(min=100, help="How many are due at once.")] = 10_000,
+    page: Annotated[bool, typer.Option("--page/--no-report", help="Write the page.")] = True,
+) -> None:
+    """Instances that wait: memory, disk, waking."""
+    found = measure(n, herd)
     print(json.dumps(found))
-    text = report(found, args.n, args.herd)
+    text = report(found, n, herd)
     print(text)
-    if not args.no_report:
-        sections.put("waiters", text)
-
-
-if __name__ == "__main__":
-    main()
+    if page:
+        told = {"hibernated_kib": found["hibernated_bytes"] / 1024}
+        sections.put("waiters", text, figures={**found, **told})

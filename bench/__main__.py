@@ -1,0 +1,55 @@
+"""`python -m bench MEASURE [options]`; without a measure, or with --help, lists all.
+
+Each measure is a module with a function `command`, whose options typer reads. Only the module that
+is asked for is imported.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+
+import typer
+
+MEASURES = {
+    "all": "everything",
+    "compare": "compare",
+    "throughput": "throughput",
+    "layers": "layers.all",
+    "slow-fsync": "slow_fsync",
+    "idle": "idle",
+    "steps": "steps",
+    "waiters": "waiters",
+    "creates": "creates",
+    "control-plane": "control_plane",
+    "paging": "paging",
+    "http-clients": "http_clients",
+    "ray-transport": "transport",
+    "regress": "regress",
+}
+"""Module of this package by the command's name."""
+
+
+def make_app(names: list[str]) -> typer.Typer:
+    """The commands of some measures."""
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+    @app.callback()
+    def about() -> None:
+        """Measure toque on this machine. Each measure runs alone; `make bench` runs them all."""
+
+    for name in names:
+        app.command(name)(import_module(f".{MEASURES[name]}", __package__).command)
+    return app
+
+
+def main() -> None:
+    """Run the measure that the command line names. SIGTERM ends it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    asked = [word for word in sys.argv[1:2] if word in MEASURES]
+    make_app(asked or list(MEASURES))(prog_name="python -m bench")
+
+
+if __name__ == "__main__":
+    main()

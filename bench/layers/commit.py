@@ -1,0 +1,50 @@
+"""A commit through a shard's store, against a bare one: of one row, and of a hundred.
+
+What the store adds is the batch, the hand-over to its writer thread and back, the check of the
+epoch, and who is told; a hundred rows share that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from toque.runtime.store_sqlite import SqliteStore
+from toque.runtime.tables import Table
+
+from . import Row, in_turns
+from .bare import VALUE, BareStore
+
+TABLE = Table("bench_rows", (("entity", "TEXT"), ("n", "INTEGER"), ("value", "BLOB")), key_size=2)
+
+
+async def measure(folder: Path, scale: float) -> list[Row]:
+    """Commits of 1 and of 100 rows."""
+    store = SqliteStore.open(folder / "layer.sqlite", tables=[TABLE])
+    found = []
+    with contextlib.closing(BareStore(folder / "bare.sqlite")) as bare:
+        try:
+            for rows in (1, 100):
+                times = max(3, int((400 if rows == 1 else 100) * scale))
+                next_row = rows * 1_000_000
+
+                async def layer(rows: int = rows, times: int = times) -> float:
+                    nonlocal next_row
+                    start = time.perf_counter()
+                    for _ in range(times):
+                        for n in range(rows):
+                            store.put(n, TABLE, ("entity", next_row + n, VALUE))
+                        next_row += rows
+                        await store.flush()
+                    return (time.perf_counter() - start) / times * 1e6
+
+                async def alone(rows: int = rows, times: int = times) -> float:
+                    return bare.commits_us(rows, times)
+
+                us, bare_us = await in_turns(layer, alone)
+                what = f"commit of {rows} row{'s' * (rows > 1)}"
+                found.append(Row("store", what, us, "SQLite commit in WAL, fsync", bare_us))
+        finally:
+            await store.close()
+    return found

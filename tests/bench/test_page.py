@@ -1,0 +1,87 @@
+"""The page of figures: sections, machines, targets; and how figures are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import figures, sections, targets
+from bench.__main__ import MEASURES, make_app
+
+HERE, THERE = "aaaa1111", "bbbb2222"
+
+
+def test_a_section_is_put_in_place_of_what_it_said(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    sections.put("b", "## B\n\nold\n", page)
+    sections.put("a", "## A\n\nstays", page)
+    sections.put("b", "## B\n\nnew", page)
+    text = page.read_text()
+    assert text.index("## A\n\nstays") < text.index("## B\n\nnew")
+    assert "old" not in text
+    assert text.startswith("# Performance\n")
+    sections.put("b", "## B\n\nnew", page)
+    assert page.read_text() == text
+
+
+def test_figures_of_another_machine_leave_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text("# Performance\n\n<!-- begin: bench old -->\n## Old\n<!-- end: bench old -->\n")
+    sections.put("a", "## A", page, machine=THERE)
+    assert "## Old" not in page.read_text()
+    sections.put("b", "## B", page, machine=HERE)
+    assert "## A" not in page.read_text()
+    assert "## B" in page.read_text()
+
+
+def test_targets_come_first_and_say_what_is_met_and_what_is_not_measured(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    sections.put("slow-fsync", "## Slow", page, figures={"w1": 0.91234, "w2": 0.5}, machine=HERE)
+    sections.put("a", "## A", page, machine=HERE)
+    text = page.read_text()
+    assert text.index("## Targets") < text.index("## Slow") < text.index("## A")
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if "|" in line}
+    assert "| at least 0.7 | 0.912 | yes |" in lines[target("slow-fsync.w1").what]
+    assert "| at least 0.7 | 0.5 | no |" in lines[target("slow-fsync.w2").what]
+    assert "| not measured |  |" in lines[target("creates.p99_ms").what]
+    sections.put("slow-fsync", "## Slow", page, figures={"w1": 0.2}, machine=HERE)
+    assert page.read_text().count("not measured") == len(targets.TARGETS) - 1
+
+
+def target(figure: str) -> targets.Target:
+    """The one of that figure."""
+    return next(one for one in targets.TARGETS if one.figure == figure)
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "met"),
+    [({"least": 2}, 2, True), ({"least": 2}, 1.9, False), ({"most": 2}, 2, True),
+     ({"most": 2}, 2.1, False)],
+)  # fmt: skip
+def test_a_bound_may_be_reached(bound: dict[str, float], value: float, met: bool) -> None:
+    assert targets.Target("", "", "", **bound).is_met(value) is met
+
+
+def test_targets_name_measures_that_there_are() -> None:
+    for one in targets.TARGETS:
+        assert one.by in MEASURES
+        assert (one.least is None) != (one.most is None), one
+    assert len({one.figure for one in targets.TARGETS}) == len(targets.TARGETS)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_each_measure_says_what_its_options_are(name: str) -> None:
+    shown = CliRunner().invoke(make_app([name]), [name, "--help"])
+    assert shown.exit_code == 0, shown.output
+    assert "--help" in shown.output
+
+
+def test_percentiles_medians_and_digits() -> None:
+    assert figures.percentile([3, 1, 2], 50) == 2
+    assert figures.percentile([3, 1, 2], 100) == 3
+    assert figures.percentile([7], 99) == 7
+    assert figures.median_of([{"a": 1}, {"a": 3}, {}], "a") == 2
+    assert figures.median_of([{}], "a") is None
+    assert [figures.shown(v) for v in (None, 0.12345, 12345.6)] == ["-", "0.123", "12,346"]
