@@ -5,12 +5,13 @@ A token's text is in the answer that makes it, and in no other.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from ..engines.durations import duration_ms
 from ..gatekeeper.messages import AccountInfo, LimitsChange, TokenRecord
+from ..runtime import limits
 from ..runtime.codec import Whole
 from .account_limits import AccountLimits, WorkflowLimits
 from .accounts import NewToken
@@ -69,6 +70,7 @@ class TokenRevoked(msgspec.Struct, frozen=True):
 
 
 Unset = msgspec.UnsetType
+AUTO = "auto"
 
 
 class AccountLimitsBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,11 +83,15 @@ class AccountLimitsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WorkflowLimitsBody(AccountLimitsBody, forbid_unknown_fields=True):
-    """A change of a workflow's limits. `running_max` 0: only the account's limit holds."""
+    """A change of a workflow's limits. `running_max` 0: only the account's limit holds.
+
+    `souschefs` follows the load if it is "auto" or null.
+    """
 
     weight: Whole | Unset | None = msgspec.UNSET
-    souschefs: Whole | Unset | None = msgspec.UNSET
+    souschefs: Whole | Literal["auto"] | Unset | None = msgspec.UNSET
     steps: Whole | Unset | None = msgspec.UNSET
+    queued_max: Whole | Unset | None = msgspec.UNSET
 
 
 class AccountLimitsShape(msgspec.Struct, frozen=True):
@@ -99,7 +105,10 @@ class AccountLimitsShape(msgspec.Struct, frozen=True):
 
 
 class WorkflowLimitsShape(msgspec.Struct, frozen=True):
-    """A workflow's limits. Null: as its account, its code or the server has it."""
+    """A workflow's limits. Null: as its account, its code or the server has it.
+
+    `souschefs` is how many there are now; `souschefs_auto`: the number follows the load.
+    """
 
     running_max: int
     weight: int
@@ -108,6 +117,8 @@ class WorkflowLimitsShape(msgspec.Struct, frozen=True):
     steps: int | None
     success_retention: int | None
     error_retention: int | None
+    queued_max: int
+    souschefs_auto: bool
 
 
 class CloudflareAccount(msgspec.Struct, frozen=True):
@@ -169,6 +180,8 @@ def limits_change(body: AccountLimitsBody) -> LimitsChange:
     for name in ("success_retention", "error_retention"):
         value = given.pop(name)
         given[f"{name}_ms"] = duration_ms(value, name) if isinstance(value, str) else value
+    if given.get("souschefs") == AUTO:
+        given["souschefs"] = None
     return LimitsChange(**given)
 
 
@@ -193,6 +206,8 @@ def workflow_limits(found: WorkflowLimits) -> WorkflowLimitsShape:
         found.settings.steps,
         found.settings.success_retention_ms,
         found.settings.error_retention_ms,
+        found.settings.queued_max or limits.QUEUED_PER_WORKFLOW_MAX,
+        found.record.souschefs_auto,
     )
 
 

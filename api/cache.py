@@ -97,14 +97,16 @@ class AccountCache:
         return cached.running_max
 
     def create_limits(self, account: str, uuid: str) -> CreateLimits:
-        """Creates per second of an account and a workflow that have just been asked for."""
+        """How many creates an account and a workflow take that have just been asked for."""
         cached = self._cached(account)
         own = cached.settings.get(ACCOUNT_ROW, NOTHING_SET).creates_per_second
-        of_workflow = cached.settings.get(uuid, NOTHING_SET).creates_per_second
+        workflow = cached.settings.get(uuid, NOTHING_SET)
+        of_workflow, queued = workflow.creates_per_second, workflow.queued_max
         default = cached.creates_per_second
         return CreateLimits(
             default[0] if own is None else own,
             default[1] if of_workflow is None else of_workflow,
+            queued or limits.QUEUED_PER_WORKFLOW_MAX,
         )
 
     def settings(self, account: str, uuid: str) -> Settings:

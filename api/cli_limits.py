@@ -51,8 +51,13 @@ async def set_limits(
     ] = None,
     error_retention: Annotated[str | None, typer.Option(help="How long after another end.")] = None,
     weight: Annotated[str | None, typer.Option(help="Of a workflow: its share.")] = None,
-    souschefs: Annotated[str | None, typer.Option(help="Of a workflow: how many queue it.")] = None,
+    souschefs: Annotated[
+        str | None, typer.Option(help="Of a workflow: how many queue it; auto: as its load needs.")
+    ] = None,
     steps: Annotated[str | None, typer.Option(help="Of a workflow: steps at most.")] = None,
+    queued_max: Annotated[
+        str | None, typer.Option(help="Of a workflow: queued instances at most.")
+    ] = None,
 ) -> None:
     """Change limits of the account, or of a workflow; those not named stay."""
     given = {
@@ -63,6 +68,7 @@ async def set_limits(
         "weight": weight,
         "souschefs": souschefs,
         "steps": steps,
+        "queued_max": queued_max,
     }
     changes = {name: _value(name, text) for name, text in given.items() if text is not None}
     limits = call.client.limits

@@ -41,6 +41,7 @@ WORKFLOW_LIMITS = (
     "steps",
     "success_retention",
     "error_retention",
+    "queued_max",
 )
 _RIGHT = {
     "running_max": "running_max=1000",
@@ -48,6 +49,7 @@ _RIGHT = {
     "creates_per_second": "creates_per_second=50",
     "souschefs": "souschefs=4",
     "steps": "steps=1000",
+    "queued_max": "queued_max=100000",
     "success_retention": "success_retention='3 days'",
     "error_retention": "error_retention='30 days'",
 }
@@ -207,8 +209,8 @@ class LimitsClient(_Part):
             account: whose; None: the client's own account.
             request_id: the same one again is the same change.
             changes: `running_max` (0: the account's only), `weight`, `creates_per_second`,
-                `souschefs`, `steps`, and, as durations, `success_retention` and
-                `error_retention`; None: the default again.
+                `souschefs` ("auto": as the load needs), `steps`, `queued_max`, and, as durations,
+                `success_retention` and `error_retention`; None: the default again.
         """
         body = _limits(changes, WORKFLOW_LIMITS)
         key = self._request_id(request_id)
@@ -278,8 +280,8 @@ def _limits(changes: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
             raise InvalidArgument(
                 f"{name!r:.80} is no limit; they are {', '.join(known)}. Right: {_RIGHT[known[0]]}."
             )
-        if value is None:
-            body[name] = None
+        if value is None or (name == "souschefs" and value == "auto"):
+            body[name] = value
         elif name.endswith("retention"):
             body[name] = duration_ms(value, name, max_ms=bounds.RETENTION_MAX_MS)
         elif not isinstance(value, int) or isinstance(value, bool) or value < 0:

@@ -113,8 +113,8 @@ class BlockingLimits(Blocking[LimitsClient]):
             account: whose; None: the client's own account.
             request_id: the same one again is the same change.
             changes: `running_max` (0: the account's only), `weight`, `creates_per_second`,
-                `souschefs`, `steps`, and, as durations, `success_retention` and
-                `error_retention`; None: the default again.
+                `souschefs` ("auto": as the load needs), `steps`, `queued_max`, and, as durations,
+                `success_retention` and `error_retention`; None: the default again.
         """
         return self._portal.run(
             self._inner.set_workflow(workflow, account=account, request_id=request_id, **changes)

@@ -275,7 +275,8 @@ class AccountLimits(msgspec.Struct, frozen=True):
 class WorkflowLimits(msgspec.Struct, frozen=True):
     """A workflow's limits; `running_max` 0: the account's only. Retention in milliseconds.
 
-    None: as its account, its code or the server has it.
+    None: as its account, its code or the server has it. `souschefs` is how many there are now;
+    `souschefs_auto`: the number follows the load.
     """
 
     running_max: int
@@ -285,6 +286,8 @@ class WorkflowLimits(msgspec.Struct, frozen=True):
     steps: int | None = None
     success_retention: int | None = None
     error_retention: int | None = None
+    queued_max: int | None = None
+    souschefs_auto: bool | None = None
 
 
 class DeployedWorkflow(msgspec.Struct, frozen=True):

@@ -52,6 +52,8 @@ _OF_WORKFLOW = {
     "steps": None,
     "success_retention": None,
     "error_retention": None,
+    "queued_max": limits.QUEUED_PER_WORKFLOW_MAX,
+    "souschefs_auto": True,
 }
 _DEPLOYED: dict[str, Any] = {
     "name": "orders",

@@ -23,6 +23,7 @@ from ..gatekeeper.account import Account
 from ..gatekeeper.gatekeeper import Gatekeeper, GatekeeperEnv
 from ..gatekeeper.identity import Identity
 from ..gatekeeper.slots import GatekeeperFaults
+from ..gatekeeper.spread import SpreadRules
 from ..gatekeeper.workflow_registry import AccountEnv
 from ..runtime import limits
 from ..runtime.blobs import BlobCollector, BlobStore
@@ -41,6 +42,7 @@ from ..runtime.shard_info import ShardInfo
 from ..runtime.store_sqlite import SqliteStore
 from ..souschef.clearing import Clearing, ClearingEnv
 from ..souschef.env import SousChefEnv
+from ..souschef.pacing import Pacer, gap_ms
 from ..souschef.souschef import SousChef
 from .codecs import settle_codecs
 from .figures import ShardFigures
@@ -69,8 +71,11 @@ class ShardSettings:
     Attributes:
         placement: which shards there are.
         running_max: slots of an account that has set no limit of its own.
-        souschefs: over how many SousChefs a new workflow is spread.
+        souschefs: over how many SousChefs a new workflow is spread at first, and at least while
+            the number is automatic.
         creates_per_second: of an account, and of a workflow, that has set none.
+        gatekeeper_calls: how many calls a second an account's Gatekeeper may get.
+        spread: how many creates a second, and how many queued, one SousChef of a workflow is for.
         objects: users' entity classes.
         writer: where commits run; see `SqliteStore.open`.
         commit_delay: for the inline writer.
@@ -91,6 +96,8 @@ class ShardSettings:
         limits.CREATES_PER_SECOND_MAX,
         limits.CREATES_PER_SECOND_MAX,
     )
+    gatekeeper_calls: int = limits.GATEKEEPER_CALLS_PER_SECOND_MAX
+    spread: tuple[int, int] = (limits.SOUSCHEF_CREATES_PER_SECOND, limits.SOUSCHEF_QUEUED)
     objects: Sequence[type[DurableObject]] = ()
     writer: Literal["thread", "inline"] = "thread"
     commit_delay: Callable[[], float] | None = None
@@ -272,14 +279,20 @@ def _envs(
     code_host: CodeHost,
     blobs: BlobCollector | None,
 ) -> dict[str, Any]:
-    souschefs = SousChefEnv(epoch=lambda: host.store.epoch)
+    control_shards = len(settings.placement.control_names())
+    pacer = Pacer(host.loop, gap_ms(settings.gatekeeper_calls, control_shards))
+    souschefs = SousChefEnv(epoch=lambda: host.store.epoch, pacer=pacer)
     engines: EngineEnv | None = None
     envs: dict[str, Any] = {
         Account.KIND: AccountEnv(
             settings.running_max, settings.souschefs, settings.creates_per_second
         ),
         Gatekeeper.KIND: GatekeeperEnv(
-            settings.running_max, settings.faults.gatekeeper, settings.creates_per_second
+            settings.running_max,
+            settings.faults.gatekeeper,
+            settings.creates_per_second,
+            settings.gatekeeper_calls,
+            SpreadRules(*settings.spread, least=settings.souschefs),
         ),
         SousChef.KIND: souschefs,
         Clearing.KIND: ClearingEnv(settings.placement.data_names()),

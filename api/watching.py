@@ -116,7 +116,7 @@ class Watching:
                     EntityRef(SOUSCHEF_KIND, f"{prefix}/{number}"),
                     "statistics",
                 )
-                for number in range(record.souschefs)
+                for number in range(max(record.souschefs, view.souschef + 1))
             ]
         try:
             place, *chefs = await asyncio.gather(*calls)

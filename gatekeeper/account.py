@@ -27,8 +27,15 @@ from .messages import (
     Settings,
     WorkflowRecord,
 )
-from .settings import ACCOUNT_ROW, NOTHING_SET, SETTINGS, SettingsBook, check_change
-from .workflow_registry import ACCOUNTS, VERSIONS, WORKFLOWS, AccountEnv, WorkflowRegistry
+from .settings import ACCOUNT_ROW, NOTHING_SET, QUEUES, SETTINGS, SettingsBook, check_change
+from .workflow_registry import (
+    ACCOUNTS,
+    FIXED_SPREADS,
+    VERSIONS,
+    WORKFLOWS,
+    AccountEnv,
+    WorkflowRegistry,
+)
 
 SCRIPTS = Table(
     "account_scripts",
@@ -48,7 +55,7 @@ class Account(WorkflowRegistry):
     """The registry of one account; its key is the account's id."""
 
     KIND = ACCOUNT_KIND
-    TABLES = (ACCOUNTS, WORKFLOWS, VERSIONS, SETTINGS, SCRIPTS)
+    TABLES = (ACCOUNTS, WORKFLOWS, FIXED_SPREADS, VERSIONS, SETTINGS, QUEUES, SCRIPTS)
 
     def __init__(self, ctx: Context, env: AccountEnv | None) -> None:
         super().__init__(ctx, env)
@@ -158,6 +165,7 @@ class Account(WorkflowRegistry):
         if record.weight != 1 or record.running_max:
             self._tell_workflow(record.uuid, 1, 0)
         self._put_settings(record.uuid, NOTHING_SET)
+        self._fix_spread(record.uuid, None)
         clearing = EntityRef(CLEARING_KIND, f"{key}/{record.uuid}")
         self.ctx.tell(clearing, "begin", "delete", [], record.uuid)
         self._next_generation()
@@ -165,20 +173,47 @@ class Account(WorkflowRegistry):
         del self._workflows[name]
         return record
 
-    def set_souschefs(self, name: str, souschefs: int) -> WorkflowRecord:
+    def set_souschefs(self, name: str, souschefs: int | None) -> WorkflowRecord:
         """Set over how many SousChefs new instances are spread; old ones stay where they are.
+
+        None: the number follows the load, from the least on.
 
         Raises:
             WorkflowNotFound, InvalidArgument
         """
-        if not 1 <= souschefs <= limits.SOUSCHEFS_PER_WORKFLOW_MAX:
+        if souschefs is not None and not 1 <= souschefs <= limits.SOUSCHEFS_PER_WORKFLOW_MAX:
             raise InvalidArgument(
                 f"souschefs must be 1 to {limits.SOUSCHEFS_PER_WORKFLOW_MAX}, not {souschefs}."
             )
         record = self.get_workflow(name)
-        return (
-            record if record.souschefs == souschefs else self._change(record, souschefs=souschefs)
-        )
+        is_auto = souschefs is None
+        if record.souschefs_auto and is_auto:
+            return record
+        if souschefs is None:
+            souschefs = self._env.souschefs
+        if (record.souschefs, record.souschefs_auto) == (souschefs, is_auto):
+            return record
+        self._fix_spread(record.uuid, None if is_auto else souschefs)
+        return self._change(record, souschefs=souschefs, souschefs_auto=is_auto)
+
+    def _fix_spread(self, uuid: str, souschefs: int | None) -> None:
+        """Note that the number was set (None: that it was not), and tell the Gatekeeper."""
+        key = (self.ctx.ref.key, uuid)
+        if souschefs is None:
+            self.ctx.delete(FIXED_SPREADS, key)
+        else:
+            self.ctx.put(FIXED_SPREADS, key)
+        gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)
+        self.ctx.tell(gatekeeper, "set_spread", uuid, souschefs)
+
+    def spread(self, uuid: str, souschefs: int) -> None:
+        """The Gatekeeper tells over how many SousChefs a workflow's new instances go from now on.
+
+        It may be late: the workflow is gone, or its number was set meanwhile.
+        """
+        record = next((r for r in self._workflows.values() if r.uuid == uuid), None)
+        if record is not None and record.souschefs_auto and record.souschefs != souschefs:
+            self._change(record, souschefs=souschefs)
 
     def set_workflow_limits(self, name: str, weight: int, running_max: int) -> WorkflowRecord:
         """Set a workflow's weight (1: as all others) and limit (0: only the account's).
@@ -234,7 +269,7 @@ class Account(WorkflowRegistry):
     def _change_workflow_limits(self, record: WorkflowRecord, change: LimitsChange) -> None:
         name = record.name
         if change.souschefs is not msgspec.UNSET:
-            self.set_souschefs(name, _value(change.souschefs, self._env.souschefs))
+            self.set_souschefs(name, change.souschefs)
         weight, most = record.weight, record.running_max
         if change.weight is not msgspec.UNSET:
             weight = _value(change.weight, 1)
@@ -250,6 +285,9 @@ class Account(WorkflowRegistry):
         if settings.creates_per_second != old.creates_per_second:
             gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)
             self.ctx.tell(gatekeeper, "set_rate", uuid, settings.creates_per_second)
+        if settings.queued_max != old.queued_max:
+            gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)
+            self.ctx.tell(gatekeeper, "set_queue", uuid, settings.queued_max)
         self._settings.put(uuid, settings)
         return True
 

@@ -4,6 +4,10 @@ A thin shell over `slots`: it loads the ledger, hands requests in, and writes th
 request changed. Its answer leaves when that row is durable (the host's output gate), so the
 table is always at least as cautious as any lease that somebody has heard of. It holds no timers:
 all its work is answering calls, of which there is at most one per SousChef and period.
+
+Front ends call too, once a period: for rates (`rates`) and queue room (`room`). What they tell of
+creates decides over how many SousChefs a workflow is spread (`spread`); the Account is told
+through the outbox, in the commit that decides.
 """
 
 from __future__ import annotations
@@ -16,8 +20,10 @@ import msgspec
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import InvalidArgument, SystemFault
+from ..runtime.ids import EntityRef
 from ..runtime.tables import Table
 from .messages import (
+    ACCOUNT_KIND,
     GATEKEEPER_KIND,
     CycleReply,
     CycleRequest,
@@ -25,8 +31,10 @@ from .messages import (
     RateReply,
     RateRequest,
 )
-from .rates import RateBook
+from .rates import MILLI, RateBook
+from .room import RoomBook
 from .slots import GatekeeperFaults, Holder, LeaseBook
+from .spread import Spread, SpreadRules
 
 LEASES = Table(
     "gatekeeper_leases",
@@ -57,6 +65,16 @@ RATES = Table(
     (("entity", "TEXT"), ("workflow", "TEXT"), ("creates_per_second", "INTEGER")),
     key_size=2,
 )
+QUEUES = Table(
+    "gatekeeper_queues",
+    (("entity", "TEXT"), ("workflow", "TEXT"), ("queued_max", "INTEGER")),
+    key_size=2,
+)
+SPREADS = Table(
+    "gatekeeper_spreads",
+    (("entity", "TEXT"), ("workflow", "TEXT"), ("souschefs", "INTEGER"), ("fixed", "INTEGER")),
+    key_size=2,
+)
 ACCOUNT_ROW = ""
 """The row of LIMITS that holds the account's own limit."""
 
@@ -71,6 +89,8 @@ class GatekeeperEnv:
         running_max: the limit of an account that has set none.
         faults: deliberate faults for checkers.
         creates_per_second: of an account, and of a workflow, that has set none.
+        calls_per_second: C: how many calls an account's Gatekeeper may get.
+        spread: how a workflow's SousChefs follow its load.
     """
 
     running_max: int = limits.RUNNING_PER_ACCOUNT_DEFAULT
@@ -79,13 +99,15 @@ class GatekeeperEnv:
         limits.CREATES_PER_SECOND_MAX,
         limits.CREATES_PER_SECOND_MAX,
     )
+    calls_per_second: int = limits.GATEKEEPER_CALLS_PER_SECOND_MAX
+    spread: SpreadRules = field(default_factory=SpreadRules)
 
 
 class Gatekeeper(DurableObject):
     """Leases the slots of one account; its key is the account's id."""
 
     KIND = GATEKEEPER_KIND
-    TABLES = (LEASES, LIMITS, RATES)
+    TABLES = (LEASES, LIMITS, RATES, QUEUES, SPREADS)
 
     def __init__(self, ctx: Context, env: GatekeeperEnv | None) -> None:
         super().__init__(ctx, env)
@@ -94,11 +116,21 @@ class Gatekeeper(DurableObject):
         self._recent: deque[tuple[int, int]] = deque()
         self._book = self._load()
         self._rates = RateBook(*self._env.creates_per_second)
-        for _, workflow, rate in ctx.scan(RATES, (ctx.ref.key,), limit=limits.SCAN_ROWS_MAX):
+        self._room = RoomBook()
+        self._spreads: dict[str, Spread] = {}
+        self._fixed: set[str] = set()
+        own = (ctx.ref.key,)
+        for _, workflow, rate in ctx.scan(RATES, own, limit=limits.SCAN_ROWS_MAX):
             self._rates.set_limit(workflow, rate)
+        for _, workflow, queued_max in ctx.scan(QUEUES, own, limit=limits.SCAN_ROWS_MAX):
+            self._room.set_limit(workflow, queued_max)
+        for _, workflow, souschefs, fixed in ctx.scan(SPREADS, own, limit=limits.SCAN_ROWS_MAX):
+            self._spreads[workflow] = Spread(self._env.spread, souschefs)
+            if fixed:
+                self._fixed.add(workflow)
 
     def _load(self) -> LeaseBook:
-        book = LeaseBook(self._env.running_max, self._env.faults)
+        book = LeaseBook(self._env.running_max, self._env.faults, self._env.calls_per_second)
         key = self.ctx.ref.key
         after = None
         while rows := self.ctx.scan(LIMITS, (key,), after=after, limit=limits.SCAN_ROWS_MAX):
@@ -149,17 +181,55 @@ class Gatekeeper(DurableObject):
             InvalidArgument: the report can't be true.
         """
         arrivals = request.arrivals
-        if (
-            len(arrivals) > limits.WORKFLOWS_PER_ACCOUNT_MAX
-            or min(arrivals.values(), default=0) < 0
-        ):
+        counts = (*arrivals.values(), *request.admitted.values(), *request.room.values())
+        if len(arrivals) > limits.WORKFLOWS_PER_ACCOUNT_MAX or min(counts, default=0) < 0:
             raise InvalidArgument(f"a report of front end {request.front_end!r:.80} can't be true.")
         now_ms = self.ctx.clock.now_ms()
         self._count_call(now_ms)
-        reply = self._rates.on_report(request, self._book.period_ms, now_ms)
+        stretched = limits.CYCLE_PERIOD_MS * self._rates.front_ends
+        period_ms = max(self._book.period_ms, stretched // max(1, self._book.calls_of_front_ends))
+        reply = self._rates.on_report(request, period_ms, now_ms)
         account = self.ctx.ref.key
-        queued = {uuid: self._book.queued(f"{account}/{uuid}") for uuid in arrivals}
-        return msgspec.structs.replace(reply, queued=queued)
+        room = {}
+        for uuid in arrivals:
+            queued = self._book.queued(f"{account}/{uuid}", now_ms)
+            found = self._room.on_report(request, uuid, queued, period_ms, now_ms)
+            if found is not None:
+                room[uuid] = found
+            if uuid not in self._fixed:
+                self._look_at_spread(uuid, queued or 0, now_ms)
+        return msgspec.structs.replace(reply, room=room)
+
+    def _look_at_spread(self, uuid: str, queued: int, now_ms: int) -> None:
+        """Have the workflow's SousChefs follow its load."""
+        spread = self._spreads.get(uuid)
+        if spread is None:
+            spread = self._spreads[uuid] = Spread(self._env.spread, self._env.spread.least)
+        rate = min(self._rates.arrivals(uuid), self._rates.limit(uuid) * MILLI)
+        if spread.look(rate, queued, self._book.room_for_holders, now_ms):
+            account = self.ctx.ref.key
+            self.ctx.put(SPREADS, (account, uuid, spread.souschefs, 0))
+            self.ctx.tell(EntityRef(ACCOUNT_KIND, account), "spread", uuid, spread.souschefs)
+
+    def set_spread(self, workflow_uuid: str, souschefs: int | None) -> None:
+        """Leave the number of a workflow's SousChefs as it was set; None: it is automatic again."""
+        key = (self.ctx.ref.key, workflow_uuid)
+        self._fixed.discard(workflow_uuid)
+        self._spreads.pop(workflow_uuid, None)
+        if souschefs is None:
+            self.ctx.delete(SPREADS, key)
+        else:
+            self.ctx.put(SPREADS, (*key, souschefs, 1))
+            self._fixed.add(workflow_uuid)
+
+    def set_queue(self, workflow_uuid: str, queued_max: int | None) -> None:
+        """Set how many instances of a workflow may be queued; None: the default again."""
+        key = (self.ctx.ref.key, workflow_uuid)
+        if queued_max is None:
+            self.ctx.delete(QUEUES, key)
+        else:
+            self.ctx.put(QUEUES, (*key, queued_max))
+        self._room.set_limit(workflow_uuid, queued_max)
 
     def set_rate(self, workflow_uuid: str, creates_per_second: int | None) -> None:
         """Set how many creates a second a workflow may have (the account: an empty uuid).

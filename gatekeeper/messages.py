@@ -74,6 +74,7 @@ class WorkflowRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
         generation: the account's generation at the last change of this record.
         weight: its share of contended slots relative to other workflows'.
         running_max: how many instances of it may run; 0: only the account's limit holds.
+        souschefs_auto: `souschefs` follows its load; else it was set.
     """
 
     name: str
@@ -88,6 +89,7 @@ class WorkflowRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     generation: int
     weight: int = 1
     running_max: int = 0
+    souschefs_auto: bool = True
 
 
 class VersionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -108,18 +110,21 @@ class Settings(msgspec.Struct, array_like=True, frozen=True, gc=False):
         steps: how many steps an instance may make (a workflow's only).
         success_retention_ms, error_retention_ms: how long instances are kept after success, and
             after another end, if their create does not say.
+        queued_max: how many instances may be queued (a workflow's only).
     """
 
     creates_per_second: int | None = None
     steps: int | None = None
     success_retention_ms: int | None = None
     error_retention_ms: int | None = None
+    queued_max: int | None = None
 
 
 class LimitsChange(msgspec.Struct, frozen=True):
     """A change of limits and settings; what is unset stays. None: the default again.
 
-    `weight`, `souschefs` and `steps` are workflows' only.
+    `weight`, `souschefs`, `steps` and `queued_max` are workflows' only. Of `souschefs` the default
+    is that they follow the load.
     """
 
     running_max: int | msgspec.UnsetType | None = msgspec.UNSET
@@ -129,6 +134,7 @@ class LimitsChange(msgspec.Struct, frozen=True):
     steps: int | msgspec.UnsetType | None = msgspec.UNSET
     success_retention_ms: int | msgspec.UnsetType | None = msgspec.UNSET
     error_retention_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    queued_max: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class ScriptRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -193,12 +199,16 @@ class RateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
         arrivals: creates that came since its last call, refused ones too, in thousandths per
             second, by workflow uuid.
         held: the leases that it obeys, by workflow uuid (the account's own: an empty one).
+        admitted: how many creates it let in since its last call, by workflow uuid.
+        room: how many more it may let in, by workflow uuid; without those that it does not know.
     """
 
     front_end: str
     seq: int
     arrivals: dict[str, int]
     held: dict[str, int]
+    admitted: dict[str, int] = {}
+    room: dict[str, int] = {}
 
 
 class RateReply(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -207,13 +217,13 @@ class RateReply(msgspec.Struct, array_like=True, frozen=True, gc=False):
     Attributes:
         seq: of the call that this answers.
         leases: creates per second in thousandths, by workflow uuid (the account's: an empty one).
-        queued: instances that wait for a slot, by workflow uuid.
+        room: how many more creates it may let in, by workflow uuid; one that is left out stays.
         period_ms: when to call next.
     """
 
     seq: int
     leases: dict[str, int]
-    queued: dict[str, int]
+    room: dict[str, int]
     period_ms: int
 
 
@@ -285,6 +295,8 @@ class GatekeeperStatistics(msgspec.Struct, frozen=True):
 # Gatekeeper.cycle(request: CycleRequest) -> CycleReply
 # Gatekeeper.lease_rates(request: RateRequest) -> RateReply
 # Gatekeeper.set_rate(workflow_uuid: str, creates_per_second: int | None) -> None
+# Gatekeeper.set_queue(workflow_uuid: str, queued_max: int | None) -> None
+# Gatekeeper.set_spread(workflow_uuid: str, souschefs: int | None) -> None
 # Gatekeeper.set_limit(running_max: int) -> None
 # Gatekeeper.set_workflow(workflow_uuid: str, weight: int, running_max: int) -> None
 # Gatekeeper.statistics() -> GatekeeperStatistics
@@ -297,7 +309,8 @@ class GatekeeperStatistics(msgspec.Struct, frozen=True):
 # Account.delete_workflow(name) -> WorkflowRecord         (the name is free again)
 # Account.snapshot(known_generation: int) -> AccountSnapshot
 # Account.set_limits(running_max: int) -> AccountSnapshot  (also told to the Gatekeeper, durably)
-# Account.set_souschefs(name: str, souschefs: int) -> WorkflowRecord
+# Account.set_souschefs(name: str, souschefs: int | None) -> WorkflowRecord
+# Account.spread(uuid: str, souschefs: int) -> None       (the Gatekeeper tells it)
 # Account.set_workflow_limits(name, weight, running_max) -> WorkflowRecord  (told likewise)
 # Account.change_limits(name: str | None, change: LimitsChange) -> AccountSnapshot
 # Identity.snapshot(known_generation: int) -> IdentitySnapshot

@@ -68,6 +68,15 @@ class RateBook:
         else:
             self._set[key] = creates_per_second
 
+    @property
+    def front_ends(self) -> int:
+        """How many have reported lately."""
+        return len(self._fronts.get(ACCOUNT, ()))
+
+    def arrivals(self, key: str) -> int:
+        """What arrives at all front ends, as last reported, in thousandths per second."""
+        return sum(front.arrivals for front in self._fronts.get(key, {}).values())
+
     def leased(self, key: str) -> int:
         """The sum of what is leased of a rate, in thousandths."""
         return sum(front.lease for front in self._fronts.get(key, {}).values())

@@ -26,6 +26,11 @@ SETTINGS = Table(
     ),
     key_size=2,
 )
+QUEUES = Table(
+    "account_queues",
+    (("entity", "TEXT"), ("workflow", "TEXT"), ("queued_max", "INTEGER")),
+    key_size=2,
+)
 ACCOUNT_ROW = ""
 """The row of the account's own settings; others are named by workflow uuids."""
 NOTHING_SET = Settings()
@@ -42,6 +47,8 @@ class SettingsBook:
         self._ctx = ctx
         rows = ctx.scan(SETTINGS, (ctx.ref.key,), limit=limits.SCAN_ROWS_MAX)
         self.all = {row[1]: Settings(*row[2:]) for row in rows}
+        for _, uuid, most in ctx.scan(QUEUES, (ctx.ref.key,), limit=limits.SCAN_ROWS_MAX):
+            self.all[uuid] = msgspec.structs.replace(self.get(uuid), queued_max=most)
 
     def get(self, workflow_uuid: str = ACCOUNT_ROW) -> Settings:
         """What was set for a workflow, or for the account."""
@@ -50,11 +57,18 @@ class SettingsBook:
     def put(self, workflow_uuid: str, settings: Settings) -> None:
         """Set them; nothing set takes no row."""
         key = (self._ctx.ref.key, workflow_uuid)
-        if settings == NOTHING_SET:
+        *others, queued_max = msgspec.structs.astuple(settings)
+        if others == [None] * len(others):
             self._ctx.delete(SETTINGS, key)
+        else:
+            self._ctx.put(SETTINGS, (*key, *others))
+        if queued_max is None:
+            self._ctx.delete(QUEUES, key)
+        else:
+            self._ctx.put(QUEUES, (*key, queued_max))
+        if settings == NOTHING_SET:
             self.all.pop(workflow_uuid, None)
         else:
-            self._ctx.put(SETTINGS, (*key, *msgspec.structs.astuple(settings)))
             self.all[workflow_uuid] = settings
 
     def changed(self, workflow_uuid: str, change: LimitsChange) -> Settings:
@@ -95,4 +109,5 @@ _RANGES = {
     "steps": (1, limits.STEPS_PER_INSTANCE_MAX),
     "success_retention_ms": (0, limits.RETENTION_MAX_MS),
     "error_retention_ms": (0, limits.RETENTION_MAX_MS),
+    "queued_max": (1, limits.QUEUED_MAX),
 }

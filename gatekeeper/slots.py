@@ -44,7 +44,8 @@ class Holder:
         incarnation, seq: of the newest request taken.
         left: it has given its lease back and is silent.
         awakened, fresh, oldest_fresh_ms, holding: as last reported.
-        seen_ms: when; None if not since this book was opened.
+        seen_ms: when; of one that was not heard of, since when that is known.
+        heard: it was heard of since this book was opened.
         counts: whether its demand counts (it was heard of lately).
         wanted, asks: what the division takes it to want, and how much of that is awakened.
     """
@@ -54,6 +55,7 @@ class Holder:
         "awakened",
         "counts",
         "fresh",
+        "heard",
         "holding",
         "incarnation",
         "ledger",
@@ -76,6 +78,7 @@ class Holder:
         self.left = True
         self.awakened = self.fresh = self.oldest_fresh_ms = self.holding = 0
         self.seen_ms: int | None = None
+        self.heard = False
         self.counts = False
         self.wanted = self.asks = 0
 
@@ -126,10 +129,18 @@ class LeaseBook:
     Args:
         limit: how many instances may run.
         faults: deliberate faults for checkers.
+        calls_per_second: C: how many calls it may get, those of front ends included.
     """
 
-    def __init__(self, limit: int, faults: GatekeeperFaults | None = None) -> None:
+    def __init__(
+        self,
+        limit: int,
+        faults: GatekeeperFaults | None = None,
+        calls_per_second: int = limits.GATEKEEPER_CALLS_PER_SECOND_MAX,
+    ) -> None:
         self.limit = limit
+        self.calls_of_front_ends = calls_per_second // limits.FRONT_END_CALLS_PART
+        self.calls_of_holders = max(1, calls_per_second - self.calls_of_front_ends)
         self.faults = faults or GatekeeperFaults()
         self.holders: dict[str, Holder] = {}
         self.workflows: dict[str, Workflow] = {}
@@ -214,18 +225,33 @@ class LeaseBook:
         """Whether it waits for others' slots (not for its workflow's own limit)."""
         return holder.counts and not workflow.running_max and holder.wanted > holder.target
 
-    def queued(self, workflow: str) -> int:
-        """How many instances of `account/workflow uuid` wait for a slot, as last reported."""
+    def queued(self, workflow: str, now_ms: int) -> int | None:
+        """How many instances of `account/workflow uuid` wait for a slot, as last reported.
+
+        None: a holder has not reported since this book was opened, and still may.
+        """
         entry = self.workflows.get(workflow)
         if entry is None:
             return 0
-        return sum(holder.awakened + holder.fresh for holder in entry.holders.values())
+        silence_ms = limits.LEASE_SILENT_PERIODS * self.period_ms
+        queued = 0
+        for holder in entry.holders.values():
+            since_ms = now_ms if holder.seen_ms is None else holder.seen_ms
+            if not (holder.heard or holder.left) and now_ms - since_ms <= silence_ms:
+                return None
+            queued += holder.awakened + holder.fresh
+        return queued
 
     @property
     def period_ms(self) -> int:
         """How long a cycle takes, so that calls per second stay under their bound."""
-        stretched = limits.CYCLE_PERIOD_MS * self.active // limits.GATEKEEPER_CALLS_PER_SECOND_MAX
+        stretched = limits.CYCLE_PERIOD_MS * self.active // self.calls_of_holders
         return max(limits.CYCLE_PERIOD_MS, stretched)
+
+    @property
+    def room_for_holders(self) -> int:
+        """How many more holders there may be before the cycle is stretched."""
+        return max(0, self.calls_of_holders - self.active)
 
     # --- the cycle --------------------------------------------------------------------------
 
@@ -246,6 +272,7 @@ class LeaseBook:
         holder.oldest_fresh_ms = request.oldest_fresh_ms
         holder.holding = request.holding
         holder.seen_ms = now_ms
+        holder.heard = True
         holder.counts = True
         self._put_in(holder)
         target = 0 if request.leaving else self._target(holder, now_ms)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import TooManyWorkflows, WorkflowNotFound
@@ -41,6 +43,8 @@ WORKFLOWS = Table(
     ),
     key_size=2,
 )
+FIXED_SPREADS = Table("account_fixed_spreads", (("entity", "TEXT"), ("uuid", "TEXT")), key_size=2)
+"""The workflows whose number of SousChefs was set; others' follow their load."""
 VERSIONS = Table(
     "account_versions",
     (
@@ -63,7 +67,7 @@ class AccountEnv:
 
     Attributes:
         running_max: the limit of an account that has set none; the Gatekeeper's must be the same.
-        souschefs: over how many SousChefs a new workflow is spread.
+        souschefs: over how many SousChefs a new workflow is spread at first.
         creates_per_second: of an account, and of a workflow, that has set none; the Gatekeeper's
             must be the same.
     """
@@ -88,8 +92,14 @@ class WorkflowRegistry(DurableObject):
         row = ctx.get(ACCOUNTS, (key,))
         self._generation = row[1] if row else 0
         self._running_max = row[2] if row else self._env.running_max
+        fixed = ctx.scan(FIXED_SPREADS, (key,), limit=limits.WORKFLOWS_PER_ACCOUNT_MAX)
+        is_fixed = {uuid for _, uuid in fixed}
         rows = ctx.scan(WORKFLOWS, (key,), limit=limits.WORKFLOWS_PER_ACCOUNT_MAX)
-        self._workflows = {row[1]: WorkflowRecord(*row[1:]) for row in rows}
+        known = (WorkflowRecord(*row[1:]) for row in rows)
+        self._workflows = {
+            record.name: msgspec.structs.replace(record, souschefs_auto=record.uuid not in is_fixed)
+            for record in known
+        }
 
     def put_workflow(
         self,
@@ -191,7 +201,7 @@ class WorkflowRegistry(DurableObject):
         return self._generation
 
     def _write(self, record: WorkflowRecord) -> None:
-        values = [getattr(record, name) for name in record.__struct_fields__]
+        *values, _ = msgspec.structs.astuple(record)  # `souschefs_auto` has a table of its own
         self.ctx.put(WORKFLOWS, (self.ctx.ref.key, *values))
         self._workflows[record.name] = record
 

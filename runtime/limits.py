@@ -86,7 +86,8 @@ BODY_THREADS_NOTED_MAX = 96
 
 # the account
 RUNNING_PER_ACCOUNT_DEFAULT = 50_000  # CF
-QUEUED_PER_WORKFLOW_MAX = 2_000_000  # CF
+QUEUED_PER_WORKFLOW_MAX = 2_000_000  # CF; a workflow may set another
+QUEUED_MAX = 10_000_000  # the highest that can be set
 WORKFLOWS_PER_ACCOUNT_MAX = 500  # CF
 CREATES_PER_SECOND_DEFAULT = 300  # CF: of an account
 CREATES_PER_SECOND_OF_WORKFLOW_DEFAULT = 100  # CF
@@ -95,9 +96,15 @@ RUNNING_MAX = 10_000_000  # the highest running_max that can be set
 RATE_SILENT_PERIODS = 5  # after so many, a front end's rates go to others
 RATE_IDLE_PERIODS = 3  # after so many without creates a front end reports no more
 RATE_LEASE_MS = 1_000  # how long a first create waits for its front end's first rates
+ROOM_SETTLE_PERIODS = 3  # after so many, what was let in is in what SousChefs report
+ROOM_REMEMBERED_BELOW = 1_000  # a front end forgets the room of a quiet workflow if it has more
 SCRIPTS_PER_ACCOUNT_MAX = 500
-SOUSCHEFS_PER_WORKFLOW_DEFAULT = 2
+SOUSCHEFS_PER_WORKFLOW_DEFAULT = 1  # at first, and at least, where the number is automatic
 SOUSCHEFS_PER_WORKFLOW_MAX = 64
+SOUSCHEF_CREATES_PER_SECOND = 500  # of a workflow; with more it gets another SousChef
+SOUSCHEF_QUEUED = 250_000  # likewise
+SPREAD_LOOK_MS = 1_000  # how often that is looked at
+SPREAD_SHRINK_LOOKS = 60  # looks in a row that would have done with fewer
 
 # accounts and tokens
 ACCOUNTS_MAX = 10_000
@@ -124,6 +131,7 @@ CLEARING_LINGER_MS = MINUTE_MS  # after it no front end can create for a workflo
 # the one-second cycle
 CYCLE_PERIOD_MS = 1_000
 GATEKEEPER_CALLS_PER_SECOND_MAX = 500  # C in ARCHITECTURE.md
+FRONT_END_CALLS_PART = 10  # one in so many of them is left to front ends
 OLDEST_NEW_EVERY = 8  # one grant in eight goes to the oldest new instance
 REPORT_RETRY_MS = 2_000
 REPORTS_PER_MESSAGE_MAX = 500

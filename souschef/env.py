@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ..runtime import limits
 from ..runtime.histogram import Histogram
+from .pacing import Pacer
 
 TOTALS = ("grants", "refusals", "calls", "calls_failed", "pokes")
 
@@ -47,8 +48,10 @@ class SousChefEnv:
         epoch: the epoch of the shard; it numbers the incarnations of its SousChefs.
         linger_ms: how long an idle SousChef keeps its lease before it gives it back.
         totals: what all SousChefs of the shard have done.
+        pacer: keeps their calls to Gatekeepers apart; None: each calls when it likes.
     """
 
     epoch: Callable[[], int]
     linger_ms: int = limits.LEASE_LINGER_MS
     totals: Totals = field(default_factory=Totals)
+    pacer: Pacer | None = None

@@ -6,8 +6,8 @@ A thin shell over `roster`. Its key is `account/workflow uuid/number`; it lives 
   same commit, and the grants leave after it, one message per data shard and turn of the loop. A
   grant without an answer is sent again until there is one.
 * While it has work it calls the Gatekeeper once per period: never twice in one, never twice at
-  the same time; at once if it was silent. With nothing left it lingers, gives its lease back and
-  falls silent.
+  the same time; at once if it was silent, or as soon as `pacing` lets it. With nothing left it
+  lingers, gives its lease back and falls silent.
 * It asks Engines that ought to have woken or reported how they stand.
 
 All of it goes on after a restart of the shard, from the rows: `resume_keys` names it while it
@@ -112,7 +112,7 @@ class SousChef(DurableObject):
         self._active = False
         self._flushing = False
         self._alarm_ms = ctx.alarm_due_ms()
-        self._calling = False
+        self._calling = self._in_line = False
         self._call_seq = self._calls_end = self._roster.calls_reserved
         self._period_s = limits.CYCLE_PERIOD_MS / 1000
         self._next_call_s = self._loop.time()
@@ -327,12 +327,22 @@ class SousChef(DurableObject):
     # --- the cycle --------------------------------------------------------------------------
 
     def _arm_call(self) -> None:
-        if not self._calling:
+        if not self._calling and not self._in_line:
             delay_s = max(0.0, self._next_call_s - self._loop.time())
-            self._arm("call", delay_s, self._call_gatekeeper)
+            self._arm("call", delay_s, self._line_up)
+
+    def _line_up(self) -> None:
+        """The call is due: it is made when it is this SousChef's turn."""
+        if self._env.pacer is None:
+            self._call_gatekeeper()
+            return
+        self._in_line = True
+        account = self._gatekeeper.key
+        self._env.pacer.when_free(account, lambda: self._run(self._call_gatekeeper))
 
     def _call_gatekeeper(self) -> None:
         """The one call of this period: the report for the lease."""
+        self._in_line = False
         roster = self._roster
         now_s = self._loop.time()
         if not self._busy and self._idle_since_s is None:

@@ -41,6 +41,8 @@ from toque.gatekeeper.messages import (
     AccountInfo,
     AccountSnapshot,
     IdentitySnapshot,
+    RateReply,
+    RateRequest,
     Settings,
     TokenRecord,
     VersionRecord,
@@ -164,6 +166,11 @@ class FakeRouter:
 
     def Identity_snapshot(self, key: str, known: int) -> IdentitySnapshot:
         return IdentitySnapshot(1, list(self.accounts.values()), list(self.tokens.values()))
+
+    def Gatekeeper_lease_rates(self, account: str, raw: Any) -> RateReply:
+        request = msgspec.convert(raw, RateRequest)
+        leases = dict.fromkeys(("", *request.arrivals), 10**9)
+        return RateReply(request.seq, leases, dict.fromkeys(request.arrivals, 10**6), 1_000)
 
     def Account_snapshot(self, account: str, known: int) -> AccountSnapshot:
         records = list(self.workflows.get(account, {}).values())

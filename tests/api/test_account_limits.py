@@ -57,20 +57,20 @@ async def test_a_workflow_has_limits_of_its_own(tmp_path: Path) -> None:
         _, found = await call("GET", OF_ORDER, "read")
         before = found["result"]
         assert before == {
-            "running_max": 0, "weight": 1, "creates_per_second": 100, "souschefs": 2,
+            "running_max": 0, "weight": 1, "creates_per_second": 100, "souschefs": 1,
             "steps": None, "success_retention": None, "error_retention": None,
+            "queued_max": 2_000_000, "souschefs_auto": True,
         }  # fmt: skip
         change = {"running_max": 5, "weight": 3, "creates_per_second": 9, "souschefs": 4,
-                  "steps": 50, "success_retention": 0, "error_retention": "1 hour"}  # fmt: skip
+                  "steps": 50, "success_retention": 0, "error_retention": "1 hour",
+                  "queued_max": 700}  # fmt: skip
         _, found = await call("PATCH", OF_ORDER, "admin", change)
-        assert found["result"] == {**change, "error_retention": 3_600_000}
+        told = {**change, "error_retention": 3_600_000, "souschefs_auto": False}
+        assert found["result"] == told
         _, found = await call("PATCH", OF_ORDER, "admin", {"steps": None, "weight": 1})
-        assert found["result"] == {
-            **change,
-            "error_retention": 3_600_000,
-            "steps": None,
-            "weight": 1,
-        }
+        assert found["result"] == {**told, "steps": None, "weight": 1}
+        _, found = await call("PATCH", OF_ORDER, "admin", {"souschefs": "auto"})
+        assert (found["result"]["souschefs"], found["result"]["souschefs_auto"]) == (1, True)
         assert (await call("GET", OF_ORDER, "read"))[1] == found
         status, _ = await call("PATCH", OF_ORDER.replace("Order", "None"), "admin", {})
         assert status == 404
@@ -93,6 +93,10 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (LIMITS, {"creates_per_second": 5, "error_retention": 31 * DAY}),
     (OF_ORDER, {"weight": 0}),
     (OF_ORDER, {"souschefs": 65}),
+    (OF_ORDER, {"souschefs": "many"}),
+    (OF_ORDER, {"queued_max": 0}),
+    (OF_ORDER, {"queued_max": 10_000_001}),
+    (LIMITS, {"queued_max": 5}),
     (OF_ORDER, {"steps": 25_001}),
     (OF_ORDER, {"weight": 2, "steps": 0}),
 ]
@@ -100,7 +104,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 async def test_null_is_the_default_again_of_every_limit(tmp_path: Path) -> None:
     changed = {"running_max": 5, "weight": 3, "creates_per_second": 9, "souschefs": 4,
-               "steps": 50, "success_retention": 0, "error_retention": 7}  # fmt: skip
+               "steps": 50, "success_retention": 0, "error_retention": 7,
+               "queued_max": 9}  # fmt: skip
     async with world(tmp_path) as call:
         _, found = await call("GET", OF_ORDER, "read")
         await call("PATCH", OF_ORDER, "admin", changed)

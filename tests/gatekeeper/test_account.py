@@ -20,10 +20,13 @@ from toque.gatekeeper.messages import (
     DeployedWorkflow,
     GatekeeperStatistics,
     LimitsChange,
+    RateReply,
+    RateRequest,
     ScriptRecord,
     VersionRecord,
     WorkflowRecord,
 )
+from toque.gatekeeper.spread import SpreadRules
 from toque.gatekeeper.workflow_registry import AccountEnv
 from toque.runtime import limits
 from toque.runtime.errors import (
@@ -86,7 +89,8 @@ class Accounts:
 @asynccontextmanager
 async def accounts_at(folder: Path) -> AsyncIterator[Accounts]:
     classes = {"Account": Account, "Gatekeeper": Gatekeeper}
-    envs = {"Account": AccountEnv(1_000, 3), "Gatekeeper": GatekeeperEnv(1_000)}
+    gatekeeper = GatekeeperEnv(1_000, spread=SpreadRules(least=3))
+    envs = {"Account": AccountEnv(1_000, 3), "Gatekeeper": gatekeeper}
     cluster = Cluster(folder, classes, envs)
     try:
         yield Accounts(cluster)
@@ -282,3 +286,70 @@ async def test_souschefs_can_be_set(tmp_path: Path) -> None:
         await acme.put("order")
         await acme.ask("set_souschefs", "order", 8)
         assert (await acme.get("order")).souschefs == 8
+
+
+class Front:
+    """A front end that tells the Gatekeeper of creates."""
+
+    def __init__(self, acme: Accounts) -> None:
+        self.acme = acme
+        self.seq = 0
+
+    async def tells(self, uuid: str, per_second: int, seconds: int) -> RateReply:
+        """So many creates a second come, for a while."""
+        for _ in range(seconds):
+            self.seq += 1
+            request = RateRequest("f", self.seq, {uuid: per_second * 1_000}, {})
+            gatekeeper = EntityRef("Gatekeeper", "acme")
+            found = await self.acme.cluster.router.call(gatekeeper, "lease_rates", request)
+            await asyncio.sleep(1)
+        return msgspec.convert(found, RateReply)
+
+
+async def test_the_number_of_souschefs_follows_the_creates_and_is_durable(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        first = await acme.put("order")
+        front = Front(acme)
+        await front.tells(first.uuid, 5 * limits.SOUSCHEF_CREATES_PER_SECOND, 3)
+        grown = await acme.get("order")
+        assert (grown.souschefs, grown.souschefs_auto) == (5, True)
+        assert grown.generation > first.generation  # front ends hear of it
+        acme.cluster.crash("c0")
+        acme.cluster.open("c0")
+        assert await acme.get("order") == grown
+        await front.tells(first.uuid, 1, limits.SPREAD_SHRINK_LOOKS + 2)
+        assert (await acme.get("order")).souschefs == 3  # the server's least
+
+
+async def test_a_number_that_was_set_stays_until_it_is_automatic_again(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        uuid = (await acme.put("order")).uuid
+        front = Front(acme)
+        fixed = msgspec.convert(await acme.ask("set_souschefs", "order", 2), WorkflowRecord)
+        assert (fixed.souschefs, fixed.souschefs_auto) == (2, False)
+        await front.tells(uuid, 10_000, 4)
+        assert await acme.get("order") == fixed
+        acme.cluster.crash("c0")
+        acme.cluster.open("c0")
+        await front.tells(uuid, 10_000, 4)
+        assert await acme.get("order") == fixed
+        await acme.ask("spread", uuid, 9)  # told before the number was set, and late
+        assert await acme.get("order") == fixed
+        await acme.ask("set_souschefs", "order", None)
+        assert (await acme.get("order")).souschefs_auto
+        await front.tells(uuid, 10_000, 4)
+        assert (await acme.get("order")).souschefs == 20
+
+
+async def test_how_many_may_queue_is_told_to_front_ends_and_is_durable(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        uuid = (await acme.put("order")).uuid
+        front = Front(acme)
+        await acme.ask("change_limits", "order", LimitsChange(queued_max=50))
+        for _ in range(2):
+            assert (await front.tells(uuid, 0, 2)).room == {uuid: 25}
+            acme.cluster.crash("c0")
+            acme.cluster.open("c0")
+            assert (await acme.snapshot()).settings[uuid].queued_max == 50
+        await acme.ask("delete_workflow", "order")
+        assert (await front.tells(uuid, 0, 2)).room == {uuid: limits.QUEUED_PER_WORKFLOW_MAX // 2}

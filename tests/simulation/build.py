@@ -107,6 +107,8 @@ def _settings(world: World) -> ShardSettings:
         world.placement,
         running_max=layout.limit,
         souschefs=layout.souschefs,
+        gatekeeper_calls=layout.gatekeeper_calls,
+        spread=layout.spread,
         writer="inline",
         commit_delay=world.commit_delay,
         codecs=sealing(),

@@ -49,6 +49,7 @@ FAULTS = (
     "repeat",
     "delay",
     "limit changed",
+    "a workflow has more SousChefs",
     "paused by a client",
     "resumed by a client",
     "cancelled by a client",
@@ -62,6 +63,7 @@ FAULTS = (
     "create refused as a duplicate",
 )
 CHECKS = (
+    "Gatekeeper calls stay below their bound",
     "a cancelled run cleans up",
     "a create that was refused runs nothing",
     "a deleted id is free at once",

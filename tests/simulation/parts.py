@@ -37,6 +37,8 @@ class Layout:
     limit: int = 5
     souschefs: int = 2
     commit_ms: float = 2.0
+    gatekeeper_calls: int = 500
+    spread: tuple[int, int] = (500, 250_000)
 
 
 class Owner:

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def plan_of(entropy: Entropy, focus: Focus = EVERYTHING) -> Plan:
     """The plan of a seed."""
     draw = entropy.randrange
     drawn = frozenset(name for name in FEATURES if draw(100) < 35)
-    return Plan(
+    plan = Plan(
         layout=Layout(
             data_shards=2 + draw(2),
             control_shards=1 + draw(2),
@@ -100,6 +100,8 @@ def plan_of(entropy: Entropy, focus: Focus = EVERYTHING) -> Plan:
         accounts=["acme", "zeta"][: 1 + draw(2)],
         workflows=["alpha", "beta", "gamma"][: 1 + draw(3)],
     )
+    bounds = {"gatekeeper_calls": 8 + draw(30), "spread": (1 + draw(4), 3 + draw(6))}
+    return replace(plan, layout=replace(plan.layout, **bounds))
 
 
 class Run:
@@ -194,6 +196,7 @@ class Run:
             await asyncio.sleep(pause_s)
             pause_s = min(20.0, pause_s * 1.2)
             world.promises.raise_broken()
+        world.note_spreads()
         world.disk.check_quiet(list(world.sites))
         world.disk.check_sealed(list(world.sites))
         world.promises.raise_broken()

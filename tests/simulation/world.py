@@ -9,7 +9,7 @@ purpose, so that one more frame does not change who crashes.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from toque.runtime.ids import Placement
 from toque.runtime.simloop import LoopClock, VirtualTimeLoop
 from toque.runtime.simnet import SimNetwork
 from toque.runtime.simprocess import SimProcess
+from toque.souschef.pacing import gap_ms
 
 from .build import build_front_end, build_owner
 from .disk import Disk
@@ -33,6 +34,8 @@ from .trace import Trace
 
 T = TypeVar("T")
 
+COMMIT_SLOWEST = 35.0
+"""Times the usual: how long a commit takes at most."""
 TURNS_MAX = 50_000
 """How often the loop may turn while no time passes."""
 
@@ -100,6 +103,7 @@ class World:
         self.fronts: list[FrontEnd] = []
         self._commit_times = self.entropy("commits")
         self._called_s: dict[str, tuple[float, Owner]] = {}
+        self._calls_s: dict[tuple[str, str], deque[float]] = {}
         self._lives = 0
 
     def entropy(self, purpose: str) -> SeededEntropy:
@@ -138,11 +142,12 @@ class World:
         return Owner(shard, process, LoopClock(self.loop))
 
     def gatekeeper_called(self, owner: Owner, args: bytes) -> None:
-        """A SousChef calls the Gatekeeper: at most once per period."""
+        """A SousChef calls the Gatekeeper: at most once per period, and with all others below C."""
         (request,) = unpack(args, tuple[CycleRequest])
         if owner.fenced:
             return  # a zombie may call beside its successor
         now_s = self.loop.time()
+        self._keeps_below_c(owner, request.souschef.split("/", 1)[0], now_s)
         last_s, last_owner = self._called_s.get(request.souschef, (None, owner))
         self._called_s[request.souschef] = (now_s, owner)
         if last_s is not None and not last_owner.fenced:  # one that was followed at once
@@ -151,6 +156,20 @@ class World:
                 now_s - last_s > limits.CYCLE_PERIOD_MS / 1000 - 0.002,
                 f"{request.souschef} called at {last_s:.3f} and {now_s:.3f}",
             )
+
+    def _keeps_below_c(self, owner: Owner, account: str, now_s: float) -> None:
+        """A shard's part of C. Calls that took turns may leave together, after one slow commit."""
+        times = self._calls_s.setdefault((owner.process.name, account), deque())
+        times.append(now_s)
+        while times[0] <= now_s - 1:
+            times.popleft()
+        held_s = 2 * COMMIT_SLOWEST * self.layout.commit_ms / 1000
+        gap_s = gap_ms(self.layout.gatekeeper_calls, self.layout.control_shards) / 1000
+        self.promises.hold(
+            "Gatekeeper calls stay below their bound",
+            len(times) <= (1 + held_s) / gap_s + 1,
+            f"{owner.process.name}: {len(times)} calls of {account} in a second",
+        )
 
     def _fate(self, owner: Owner) -> str:
         """What becomes of a commit that is about to be made; see `SimStore`."""
@@ -335,8 +354,16 @@ class World:
     def commit_delay(self) -> float:
         """How long a commit takes, in seconds."""
         draw = self._commit_times.random()
-        slow = 20.0 if draw > 0.98 else 1.0
+        slow = COMMIT_SLOWEST / 1.75 if draw > 0.98 else 1.0
         return self.layout.commit_ms * (0.25 + 1.5 * draw) * slow / 1000
+
+    def note_spreads(self) -> None:
+        """Note whether the SousChefs of a workflow followed its load."""
+        sql = f"SELECT 1 FROM account_workflows WHERE souschefs > {self.layout.souschefs}"
+        shards = self.placement.control_names()
+        self.faults["a workflow has more SousChefs"] += sum(
+            len(self.disk.rows(shard, sql)) for shard in shards
+        )
 
     def _on_broken(self, broken: PromiseBroken) -> None:
         self.trace.note("BROKEN", broken)
