@@ -8,7 +8,7 @@ of the others is one sentence in the table below (a test holds that it is theirs
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -17,9 +17,15 @@ from typer.core import TyperCommand, TyperGroup
 from . import cli_exits
 from .cli_flags import flags_callback, given_flags
 
+ABOVE = "toque.commands"
+"""The group of entry points (pyproject) of commands that live on a floor above this one."""
+
 
 class Entry(NamedTuple):
-    """A command: the module with its `app`, the sentence of its help, and its name in that app."""
+    """A command: the module with its `app`, the sentence of its help, and its name in that app.
+
+    The module is ABOVE for one that is found by its entry point.
+    """
 
     module: str
     help: str
@@ -40,6 +46,7 @@ COMMANDS = {
     "accounts": Entry(".cli_accounts", "Make and list accounts."),
     "tokens": Entry(".cli_tokens", "Make, list and revoke tokens."),
     "limits": Entry(".cli_limits", "Show and change limits."),
+    "loadtest": Entry(ABOVE, "Put a control plane under load and measure it."),
     "whoami": Entry(".cli_whoami", "Show the account, scope and name of your token."),
     "config": Entry(".cli_settings", "Show settings and where they come from."),
 }
@@ -63,10 +70,21 @@ class LazyGroup(TyperGroup):
 def load(name: str) -> Any:
     """A command, with its module."""
     entry = COMMANDS[name]
-    found: Any = typer.main.get_command(import_module(entry.module, __package__).app)
+    app = _above(name) if entry.module == ABOVE else import_module(entry.module, __package__).app
+    found: Any = typer.main.get_command(app)
     found = found if entry.inner is None else found.commands[entry.inner]
     found.name = name
     return found
+
+
+def _above(name: str) -> Any:
+    """The app of a command that lives above."""
+    for point in distribution("toque").entry_points.select(group=ABOVE, name=name):
+        return point.load()
+    raise SystemExit(
+        f"toque: this installation is older than the command {name!r}; install it again: "
+        "pip install -e ."
+    )
 
 
 app = typer.Typer(

@@ -128,6 +128,7 @@ class HttpBackend:
         account: whose workflows.
         entropy: jitter between tries.
         retry_for_ms: how long a call is repeated.
+        connections_max: how many are open at once, at most.
     """
 
     def __init__(
@@ -138,12 +139,15 @@ class HttpBackend:
         entropy: Entropy,
         *,
         retry_for_ms: int = limits.CLIENT_RETRY_FOR_MS,
+        connections_max: int = limits.CLIENT_CONNECTIONS_MAX,
     ) -> None:
         origin = check_url(url)
         headers = {} if token is None else {"Authorization": f"Bearer {check_token(token)}"}
         self.account = check_account_id(account)
         self._base = f"/client/v4/accounts/{account}"
-        self._transport = HttpTransport(origin, headers, entropy, retry_for_ms / 1000)
+        self._transport = HttpTransport(
+            origin, headers, entropy, retry_for_ms / 1000, connections_max
+        )
 
     @property
     def wait_max_ms(self) -> int:

@@ -103,18 +103,24 @@ class HttpTransport:
         headers: of each call.
         entropy: jitter between tries.
         retry_for_s: how long a call is repeated.
+        connections_max: how many are open at once, at most.
 
     Attributes:
         timeout_s: of a call with its repeats; None: each try has as long as the server may take.
     """
 
     def __init__(
-        self, origin: str, headers: Mapping[str, str], entropy: Entropy, retry_for_s: float
+        self,
+        origin: str,
+        headers: Mapping[str, str],
+        entropy: Entropy,
+        retry_for_s: float,
+        connections_max: int = limits.CLIENT_CONNECTIONS_MAX,
     ) -> None:
         self._origin = origin
         self._entropy = entropy
         self._retry_for_s = retry_for_s
-        self._pool = Pool(origin, headers)
+        self._pool = Pool(origin, headers, connections_max)
         self.timeout_s: float | None = None
 
     def with_options(self, options: CallOptions) -> HttpTransport:

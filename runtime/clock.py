@@ -17,6 +17,15 @@ class Clock(Protocol):
         """Milliseconds since 1970-01-01T00:00:00Z."""
 
 
+def stopwatch_s() -> float:
+    """Seconds on a stopwatch, the same one in every process of this machine.
+
+    For what is measured, in shells that have no loop whose time is fine enough. Pure cores take
+    what was measured.
+    """
+    return time.perf_counter()
+
+
 class SystemClock:
     """The operating system's clock."""
 

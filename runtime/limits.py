@@ -262,7 +262,7 @@ READY_TIMEOUT_MS = 2_000
 READY_KEPT_MS = 500  # whoever asks in between hears what was found last
 METRICS_ROWS_MAX = 2_000  # SousChefs, accounts, workflows that a shard tells figures of
 METRICS_WORKFLOWS_MAX = 500  # that have series of their own; the others share one
-METRICS_KEPT_MS = 1_000  # scrapes in between get the last page
+METRICS_KEPT_MS = 500  # scrapes in between get the last page
 METRICS_TIMEOUT_MS = 4_000  # how long a scrape waits for shards
 READY_PROBE_MS = 5 * SECOND_MS  # how often a shard that is asked tries its disk
 
@@ -274,6 +274,19 @@ ROW_CHARS_MAX = 100_000  # of a table that is not printed at a terminal
 CLI_RETRY_FOR_MS = 2_000  # people wait at the command line
 CLIENT_CONNECTIONS_MAX = 100
 CLIENT_PARALLEL_CREATES_MAX = 4  # batches under way in create_instances
+
+# load tests
+LOADTEST_COUNT_MAX = 10_000_000
+LOADTEST_RATE_MAX = 100_000
+LOADTEST_SECONDS_MAX = 24 * 3_600
+LOADTEST_IN_FLIGHT_MAX = 10_000  # calls under way, of all processes together
+LOADTEST_PROCESSES_MAX = 64
+LOADTEST_SAMPLE_MAX = 500  # latencies of a second that its percentiles are of
+LOADTEST_SWEEP_ROWS_MAX = 1_000_000  # instances whose times are read from lists
+LOADTEST_PAGES_MAX = 10_000  # of a list that is walked to be timed
+LOADTEST_WAIT_MS = 30_000  # how long a create that waits for the end waits
+LOADTEST_START_MAX_MS = 2 * MINUTE_MS  # of a server that a test starts; and for its end
+LOADTEST_END_MAX_MS = 10 * SECOND_MS  # until a process that sends has ended
 
 # processes
 GC_THRESHOLDS = (50_000, 20, 50)  # objects, then collections of the younger generation

@@ -114,7 +114,8 @@ def test_data_directories_that_programs_use_unasked_lie_apart() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_paths_in_running_text_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    folders = "runtime|actors|engines|gatekeeper|souschef|migration|api|tests|examples|bench|docs"
+    house = "runtime|actors|engines|gatekeeper|souschef|migration|api|loadtest"
+    folders = f"{house}|tests|examples|bench|docs"
     for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
         assert (ROOT / path).exists(), f"{page}: `{path}`"
 

@@ -17,7 +17,17 @@ import pytest
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ("toque", "runtime", "actors", "engines", "gatekeeper", "souschef", "migration", "api")
+SOURCE = (
+    "toque",
+    "runtime",
+    "actors",
+    "engines",
+    "gatekeeper",
+    "souschef",
+    "migration",
+    "api",
+    "loadtest",
+)
 SKIPPED = {"build", "dist", "__pycache__"}
 """Besides hidden folders, of which only `.ci` is read."""
 
@@ -41,7 +51,7 @@ SLEEPS_ALLOWED: set[str] = set()
 VIRTUAL_TIME = ("tests/simulation/", "tests/engines/")
 """Folders whose every loop has virtual time, or is a workflow's own, whose sleeps are records."""
 
-ENTRY_MODULES = {"api/cli.py"}
+ENTRY_MODULES = {"api/cli.py", "loadtest/cli.py"}
 """Modules that nothing imports because they are started by name; pyproject names them."""
 
 FOR_USERS_TESTS = {"engines/tracing_otel.py", "runtime/simloop.py", "runtime/simnet.py"}

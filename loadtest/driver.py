@@ -1,0 +1,360 @@
+"""Sends a load: open loops at times fixed before, closed loops as fast as answers come.
+
+In an open loop a latency counts from the time at which the operation was due. Where too many calls
+are under way the next ones wait, and their time goes on counting; what could not be sent at all is
+offered and failed (`loadtest.not_sent`), never left out. A stop ends it within a moment: calls
+under way are given up and counted as unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+from ..api.changes import Change
+from ..api.client_port import Backend
+from ..api.client_values import InstanceStatus
+from ..api.service import NewInstance
+from ..runtime import limits
+from ..runtime.entropy import Entropy, SeededEntropy
+from ..runtime.errors import OutcomeUnknown, ToqueError
+from . import load as kinds
+from .arrivals import arrivals
+from .load import Load, Stream
+from .recorder import Recorder, Tally
+
+T = TypeVar("T")
+Now = Callable[[], float]
+_NOT_SENT = "loadtest.not_sent"
+_GIVEN_UP = "loadtest.given_up"
+_STOP_GRACE_S = 2.0
+_LATE_GRACE_S = 10.0
+_CLOSED_CHECK_S = 0.2
+_RECENT_MAX = 1_000
+_PAGE = {"per_page": "50"}
+
+
+class Driver:
+    """Sends loads to one backend.
+
+    Args:
+        backend: whose answers are final: it repeats nothing by itself.
+        recorder: counts.
+        entropy: request ids.
+        now: seconds on a stopwatch.
+    """
+
+    def __init__(self, backend: Backend, recorder: Recorder, entropy: Entropy, now: Now) -> None:
+        self._backend = backend
+        self._recorder = recorder
+        self._entropy = entropy
+        self._now = now
+
+    async def run(self, load: Load, stop: asyncio.Event) -> None:
+        """Send all of it, or as much as there is until `stop`."""
+        streams = [
+            _Sending(self._backend, self._recorder, self._entropy, self._now, load, stream, stop)
+            for stream in load.streams
+        ]
+        await asyncio.gather(*(each.run() for each in streams))
+
+
+class _Sending:
+    """One stream under way."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        recorder: Recorder,
+        entropy: Entropy,
+        now: Now,
+        load: Load,
+        stream: Stream,
+        stop: asyncio.Event,
+    ) -> None:
+        self._backend = backend
+        self._recorder = recorder
+        self._new_id = entropy.new_id
+        self._now = now
+        self._load = load
+        self._stream = stream
+        self._stop = stop
+        self._params = stream.params.encode()
+        self._room = asyncio.Semaphore(stream.in_flight)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fault: BaseException | None = None
+        self._number = 0
+        self._recent: list[str] = []
+        self._draws = SeededEntropy(f"{load.seed}/{stream.group}/{stream.workflow}")
+        self._choices = list(stream.weights)
+        self._bounds = _bounds(stream.weights)
+
+    async def run(self) -> None:
+        """Send."""
+        closed = self._stream.rate is None
+        try:
+            await (self._closed() if closed else self._open())
+            await self._ended()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._fault is not None:
+            raise self._fault
+
+    # --- the loops ---
+
+    async def _open(self) -> None:
+        stream, rate = self._stream, self._stream.rate
+        assert rate is not None
+        begin = self._now()
+        times = _first(arrivals(stream.arrivals, rate, stream.seconds, self._draws), stream.count)
+        for at in times:
+            due = begin + at
+            while (left := due - self._now()) > 0 and not self._stop.is_set():
+                await asyncio.sleep(min(left, _CLOSED_CHECK_S))
+            until = begin + stream.seconds + _LATE_GRACE_S
+            if self._stop.is_set():
+                return
+            if not await self._has_room(until):
+                self._not_sent(1 + sum(1 for _ in times))
+                return
+            self._start(due)
+
+    async def _closed(self) -> None:
+        stream = self._stream
+        until = self._now() + stream.seconds
+        sent, most = 0, stream.count
+        if most is not None and kinds.BATCH in stream.weights:
+            most = -(-most // limits.CREATE_BATCH_MAX)
+        while (most is None or sent < most) and not self._stop.is_set():
+            if not await self._has_room(until):
+                return
+            sent += 1
+            self._start(self._now())
+
+    async def _has_room(self, until: float) -> bool:
+        """Take room for a call; False: stopped, or it is too late."""
+        if not self._room.locked():
+            await self._room.acquire()
+            return self._now() < until
+        while not self._stop.is_set() and (left := until - self._now()) > 0:
+            try:
+                await asyncio.wait_for(self._room.acquire(), min(left, _CLOSED_CHECK_S))
+            except TimeoutError:
+                continue
+            return True
+        return False
+
+    def _not_sent(self, count: int) -> None:
+        if self._stop.is_set():
+            return
+        tally = self._recorder.group(self._stream.group or kinds.CREATE)
+        self._recorder.offered(tally, count)
+        self._recorder.failed(tally, _NOT_SENT, count)
+
+    def _start(self, due: float) -> None:
+        kind = self._choices[0]
+        if len(self._choices) > 1:
+            draw = self._draws.random()
+            kind = next(
+                name for name, bound in zip(self._choices, self._bounds, strict=True)
+                if draw < bound
+            )  # fmt: skip
+        tally = self._recorder.group(self._stream.group or kind)
+        self._recorder.in_flight += 1
+        task = asyncio.ensure_future(_OPERATIONS[kind](self, tally, due))
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._recorder.in_flight -= 1
+        self._room.release()
+        if not task.cancelled() and task.exception() is not None:
+            self._fault = self._fault or task.exception()
+            self._stop.set()
+
+    async def _ended(self) -> None:
+        """Wait for what is under way; after a stop for a moment only."""
+        while self._tasks:
+            grace = _STOP_GRACE_S if self._stop.is_set() else _CLOSED_CHECK_S
+            await asyncio.wait(self._tasks, timeout=grace)
+            if self._stop.is_set():
+                return
+
+    # --- operations ---
+
+    def _next_id(self, group: str) -> str:
+        number = self._number
+        self._number += 1
+        return self._load.id_of(group, number)
+
+    async def _call(
+        self, tally: Tally, work: Callable[[str], Awaitable[T]], count: int = 1
+    ) -> T | None:
+        """One operation with its repeats; None: it was refused or failed, and is counted so."""
+        self._recorder.offered(tally, count)
+        key = self._new_id()
+        until = self._now() + self._load.retry_for_s
+        tries = 0
+        try:
+            while True:
+                try:
+                    found = await work(key)
+                except ToqueError as error:
+                    pause_s = _pause_s(error, tries)
+                    if self._stop.is_set() or self._now() + pause_s >= until:
+                        self._count(tally, error, count)
+                        return None
+                else:
+                    self._recorder.accepted(tally, count)
+                    return found
+                tries += 1
+                tally.counts.retries += 1
+                await asyncio.sleep(pause_s)
+        except asyncio.CancelledError:
+            self._recorder.failed(tally, _GIVEN_UP, count, unknown=True)
+            raise
+
+    def _count(self, tally: Tally, error: ToqueError, count: int) -> None:
+        if isinstance(error, OutcomeUnknown):
+            self._recorder.failed(tally, error.code, count, unknown=True)
+        elif is_refusal(error):
+            self._recorder.refused(tally, error.code, count)
+        else:
+            self._recorder.failed(tally, error.code, count)
+
+    async def _create(self, tally: Tally, due: float) -> None:
+        wait_ms = self._stream.wait_ms
+        await self._made(tally, due, self._stream.workflow, self._params, wait_ms)
+
+    async def _create_wait(self, tally: Tally, due: float) -> None:
+        await self._made(
+            tally, due, self._stream.workflow, self._params, limits.LOADTEST_WAIT_MS
+        )  # fmt: skip
+
+    async def _made(
+        self, tally: Tally, due: float, workflow: str, params: bytes, wait_ms: int = 0
+    ) -> InstanceStatus | None:
+        new = NewInstance(self._next_id(self._stream.group or kinds.CREATE), params)
+        sent = self._now()
+        found = await self._call(
+            tally, lambda key: self._backend.create(workflow, new, wait_ms, key)
+        )
+        if found is None:
+            return None
+        now = self._now()
+        self._recorder.created += 1
+        if wait_ms:
+            tally.latencies.add("create_wait", (now - due) * 1000)
+            return found
+        self._recorder.create_took(tally, (now - due) * 1000)
+        tally.latencies.add("create_service", (now - sent) * 1000)
+        if workflow == self._stream.workflow:
+            if len(self._recent) < _RECENT_MAX:
+                self._recent.append(found.id)
+            else:
+                self._recent[self._draws.randrange(_RECENT_MAX)] = found.id
+        return found
+
+    async def _batch(self, tally: Tally, due: float) -> None:
+        left = (self._stream.count or 0) - self._number
+        size = min(limits.CREATE_BATCH_MAX, left)
+        if size < 1:
+            return
+        news = [NewInstance(self._next_id(self._stream.group), self._params) for _ in range(size)]
+        workflow = self._stream.workflow
+        found = await self._call(
+            tally, lambda key: self._backend.create_batch(workflow, news, key), size
+        )
+        if found is not None:
+            self._recorder.created += size
+            tally.latencies.add("create_batch", (self._now() - due) * 1000)
+
+    async def _status(self, tally: Tally, due: float) -> None:
+        if not self._recent:
+            await self._create(tally, due)
+            return
+        one = self._recent[self._draws.randrange(len(self._recent))]
+        await self._timed(tally, "status", due, lambda key: self._backend.get(
+            self._stream.workflow, one, with_steps=False, wait_ms=0))  # fmt: skip
+
+    async def _list(self, tally: Tally, due: float) -> None:
+        await self._timed(tally, "list", due, lambda key: self._backend.list_page(
+            self._stream.workflow, _PAGE, None))  # fmt: skip
+
+    async def _timed(
+        self, tally: Tally, name: str, due: float, work: Callable[[str], Awaitable[T]]
+    ) -> T | None:
+        found = await self._call(tally, work)
+        if found is not None:
+            tally.latencies.add(name, (self._now() - due) * 1000)
+        return found
+
+    async def _event(self, tally: Tally, due: float) -> None:
+        made = await self._waiter(tally, due)
+        if made is not None:
+            await self._timed(tally, "event", self._now(), lambda key: self._backend.send_event(
+                self._stream.waiter, made.id, "go", b"null", key))  # fmt: skip
+
+    async def _waiter(self, tally: Tally, due: float) -> InstanceStatus | None:
+        return await self._made(tally, due, self._stream.waiter, b"null")
+
+    async def _changed(self, tally: Tally, made: InstanceStatus, change: str) -> bool:
+        found = await self._timed(tally, change, self._now(), lambda key: (
+            self._backend.change_status(self._stream.waiter, made.id, Change(change), key)
+        ))  # fmt: skip
+        return found is not None
+
+    async def _pause_resume(self, tally: Tally, due: float) -> None:
+        made = await self._waiter(tally, due)
+        if made is not None and await self._changed(tally, made, "pause"):
+            await self._changed(tally, made, "resume")
+            await self._changed(tally, made, "terminate")
+
+    async def _terminate(self, tally: Tally, due: float) -> None:
+        made = await self._waiter(tally, due)
+        if made is not None:
+            await self._changed(tally, made, "terminate")
+
+
+_OPERATIONS: dict[str, Callable[[_Sending, Tally, float], Awaitable[None]]] = {
+    kinds.CREATE: _Sending._create,
+    kinds.BATCH: _Sending._batch,
+    kinds.CREATE_WAIT: _Sending._create_wait,
+    kinds.STATUS: _Sending._status,
+    kinds.LIST: _Sending._list,
+    kinds.EVENT: _Sending._event,
+    kinds.PAUSE_RESUME: _Sending._pause_resume,
+    kinds.TERMINATE: _Sending._terminate,
+}
+
+
+def is_refusal(error: ToqueError) -> bool:
+    """Whether the control plane said: not now, and nothing was done."""
+    return error.status == 429 or error.overloaded
+
+
+def _pause_s(error: ToqueError, tries: int) -> float:
+    """How long until the next try; endless where none can help."""
+    if not (isinstance(error, OutcomeUnknown) or error.retryable or is_refusal(error)):
+        return float("inf")
+    return min(limits.CLIENT_RETRY_MAX_MS, limits.CLIENT_RETRY_MIN_MS << min(tries, 16)) / 1000
+
+
+def _bounds(weights: dict[str, float]) -> list[float]:
+    total, bounds, so_far = sum(weights.values()), [], 0.0
+    for weight in weights.values():
+        so_far += weight
+        bounds.append(so_far / total)
+    bounds[-1] = 1.0
+    return bounds
+
+
+def _first(times: Iterator[float], count: int | None) -> Iterator[float]:
+    for number, at in enumerate(times):
+        if count is not None and number >= count:
+            return
+        yield at

@@ -1,0 +1,140 @@
+"""Runs the test that the command line asked for, and writes what came of it.
+
+The first signal ends the test in good order and what there was is written; the next one ends it at
+once. Everything that was started is ended in either case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import uvloop
+from rich.console import Console
+
+from ..api.cli_config import Sources
+from ..api.cli_exits import FAILED, INTERRUPTED
+from ..api.cli_output import print_json, print_table
+from ..api.client_http import connect
+from ..runtime import limits
+from ..runtime.errors import InvalidArgument
+from .command import Request
+from .fleet import Access
+from .options import CHAOS, Options, resolved
+from .progress import Progress
+from .result import Result, write_result
+from .run import INTERRUPTED as STOPPED
+from .run import Opening, Watcher, run_on
+from .targets_http import Fresh, embedded_target, http_target, server_target
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def execute(request: Request) -> int:
+    """Run it; gives the exit code."""
+    options = resolved(request.scenario, **request.given)
+    for path in (request.out, request.html):
+        _check_writable(path)
+    opening = _opening(request, options)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, _watcher(request) as watcher:
+        result = runner.run(_until_signal(opening, options, watcher))
+    if request.out is not None:
+        write_result(result, request.out)
+    if request.flags.as_json:
+        print_json(result)
+    else:
+        _print(result)
+    return verdict(result)
+
+
+def verdict(result: Result) -> int:
+    """The exit code of a result."""
+    if result.stopped_early == STOPPED:
+        return INTERRUPTED
+    return 0 if all(each.met for each in result.slos) else FAILED
+
+
+def _print(result: Result) -> None:
+    """The figures, for people."""
+    counts = msgspec.structs.asdict(result.counts)
+    print_table(("COUNT", "VALUE"), ((name, str(value)) for name, value in counts.items()))
+    print_table(
+        ("LATENCY, ms", "COUNT", "P50", "P90", "P99", "MAX"),
+        (
+            (name, *(str(value) for value in (one.count, one.p50, one.p90, one.p99, one.max)))
+            for name, one in result.latencies.items()
+        ),
+    )
+    rows = [(each.objective, str(each.measured), "met" if each.met else "missed")
+            for each in result.slos]  # fmt: skip
+    print_table(("OBJECTIVE", "MEASURED", ""), rows)
+
+
+@contextmanager
+def _watcher(request: Request) -> Iterator[Watcher]:
+    if request.quiet or request.flags.as_json:
+        yield Watcher()
+        return
+    with Progress(Console(file=sys.stderr)) as progress:
+        yield progress
+
+
+async def _until_signal(opening: Opening, options: Options, watcher: Watcher) -> Result:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    running = asyncio.ensure_future(run_on(opening, options, stop=stop, watcher=watcher))
+
+    def heard() -> None:
+        if stop.is_set():
+            running.cancel()
+        stop.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, heard)
+    try:
+        return await running
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _check_writable(path: Path | None) -> None:
+    if path is not None and not path.parent.is_dir():
+        raise InvalidArgument(f"{path}: there is no folder {path.parent}; make it first.")
+
+
+def _opening(request: Request, options: Options) -> Opening:
+    flags = request.flags
+    if request.embedded:
+        if request.fresh or flags.url is not None:
+            raise InvalidArgument("--embedded is a target of its own; leave --url and --fresh out.")
+        return embedded_target()
+    found = flags.settled()
+    connections = max(1, -(-options.in_flight // options.processes))
+    url = None if request.fresh else found.value("url")
+    if url is None:
+        if request.fresh and flags.url is not None:
+            raise InvalidArgument("--fresh starts a server; leave --url out.")
+        if options.scenario == CHAOS and not request.ray:
+            raise InvalidArgument("chaos needs processes to kill: leave --no-ray out.")
+        if request.shards is not None and not 1 <= request.shards <= limits.SHARDS_MAX:
+            raise InvalidArgument(f"--shards must be 1 to {limits.SHARDS_MAX}.")
+        return server_target(Fresh(request.ray, request.shards), connections)
+    return http_target(_access(found, url, connections), _data(found))
+
+
+def _access(found: Sources, url: str, connections: int) -> Access:
+    token, account = found.value("token"), found.value("account") or ""
+    connect(url, token, account)  # it refuses what can't be one
+    return Access(url, token, account, connections)
+
+
+def _data(found: Sources) -> Path | None:
+    data = found.value("data")
+    return None if data is None else Path(data)

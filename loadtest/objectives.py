@@ -1,0 +1,121 @@
+"""What a run has to reach: the grammar of objectives, and whether one was met. Pure.
+
+    p99_start_ms=100        a percentile (p50, p90, p99, p999), max or mean of a latency, at most
+    quiet.p99_create_ms=250 the same of a group
+    error_rate=0.01         failed operations, as a part of the offered ones, at most
+    refusal_rate=0.05       refused ones, likewise
+    completed_per_s=250     instances that ended well a second, at least
+    accepted_per_s=300      operations that were answered well a second, at least
+    gatekeeper_calls_per_s=500   calls at the Gatekeeper in the worst second, at most
+    share_error=0.1         of fairness, at most
+
+What was not measured is not met: an objective that tests nothing would always be.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ..runtime.errors import InvalidArgument
+from .result import Counts, Latency, Result, Verdict
+
+EXAMPLE = "--slo p99_start_ms=100"
+_LATENCY = re.compile(r"(?:(?P<group>[a-z][a-z0-9-]*)\.)?(?P<stat>p50|p90|p99|p999|max|mean)_"
+                      r"(?P<name>[a-z][a-z_]*?)_ms\Z")  # fmt: skip
+_AT_LEAST = frozenset({"completed_per_s", "accepted_per_s"})
+
+
+class Objective(NamedTuple):
+    """One objective.
+
+    Attributes:
+        name: what is measured.
+        bound: in the unit of what is measured.
+        at_least: whether less misses it; else more does.
+    """
+
+    name: str
+    bound: float
+    at_least: bool
+
+    def __str__(self) -> str:
+        return f"{self.name}{'>=' if self.at_least else '<='}{self.bound:g}"
+
+    def verdict(self, measured: float | None) -> Verdict:
+        """Whether it was met."""
+        met = measured is not None and (
+            measured >= self.bound if self.at_least else measured <= self.bound
+        )
+        return Verdict(str(self), None if measured is None else round(measured, 4), met)
+
+
+def parse_objective(text: str) -> Objective:
+    """An objective from `name=bound`, or `InvalidArgument`."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidArgument(f"objective {text!r:.80} has no bound; right: {EXAMPLE}.")
+    if name not in _PLAIN and not _LATENCY.match(name):
+        raise InvalidArgument(
+            f"objective {name!r:.80} is not known. They are {', '.join(_PLAIN)}, and of a latency "
+            "p50, p90, p99, p999, max or mean: p99_create_ms, quiet.max_start_ms. Right: "
+            f"{EXAMPLE}."
+        )
+    try:
+        bound = float(value)
+    except ValueError:
+        bound = math.nan
+    if not math.isfinite(bound) or bound < 0:
+        raise InvalidArgument(
+            f"objective {name} must be a number of at least 0, not {value!r:.40}; right: {EXAMPLE}."
+        )
+    return Objective(name, bound, name in _AT_LEAST)
+
+
+def verdicts(objectives: list[Objective], result: Result) -> list[Verdict]:
+    """Each objective beside what was measured."""
+    return [each.verdict(measured(each.name, result)) for each in objectives]
+
+
+def measured(name: str, result: Result) -> float | None:
+    """The figure that an objective is about; None: it was not measured."""
+    plain = _PLAIN.get(name)
+    if plain is not None:
+        return plain(result)
+    match = _LATENCY.match(name)
+    assert match is not None
+    latencies = result.latencies
+    if match["group"] is not None:
+        group = result.groups.get(match["group"])
+        latencies = {} if group is None else group.latencies
+    return statistic(latencies, match["name"], match["stat"])
+
+
+def statistic(latencies: Mapping[str, Latency], name: str, which: str) -> float | None:
+    """A percentile, the maximum or the mean of a latency, in milliseconds."""
+    found = latencies.get(name)
+    if found is None or not found.count:
+        return None
+    value: float | None = getattr(found, which)
+    return value
+
+
+def part_of(count: int, counts: Counts) -> float | None:
+    """A count as a part of what was offered."""
+    return count / counts.offered if counts.offered else None
+
+
+def _rate(count: int, result: Result) -> float | None:
+    return count / result.wall_s if result.wall_s > 0 else None
+
+
+_PLAIN: dict[str, Callable[[Result], float | None]] = {
+    "error_rate": lambda found: part_of(found.counts.failed, found.counts),
+    "refusal_rate": lambda found: part_of(found.counts.refused, found.counts),
+    "completed_per_s": lambda found: _rate(found.counts.completed, found),
+    "accepted_per_s": lambda found: _rate(found.counts.accepted, found),
+    "gatekeeper_calls_per_s": lambda found: found.control_plane.get("gatekeeper_calls_per_s_max"),
+    "share_error": lambda found: (found.fairness or {}).get("share_error"),
+}

@@ -1,0 +1,294 @@
+"""What is put under load: a server, one that is started for it, or a runtime in this process.
+
+A server that is started gets a directory of its own, which is removed with it. Limits that a test
+changes are put back when it ends. What is not there (metrics without an operator's token, limits
+without an admin's) is told as missing, or refused with what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..api.app_http import make_app
+from ..api.auth import TokenBook
+from ..api.cli_config import DevFile, read_dev_file
+from ..api.client import Client
+from ..api.client_embedded import EmbeddedBackend
+from ..api.client_http import HttpBackend, connect
+from ..api.client_port import Backend
+from ..api.client_values import CallOptions
+from ..api.pool_http import Broken, NotSent, Pool
+from ..api.wiring import DEFAULT_ACCOUNT, NO_RATES, Runtime, start_embedded
+from ..gatekeeper.messages import LimitsChange
+from ..runtime import limits
+from ..runtime.entropy import SystemEntropy
+from ..runtime.errors import Forbidden, InvalidArgument, ToqueError, WorkflowNotFound
+from . import app
+from .fleet import Access
+from .result import Target as Shown
+
+APP = Path(app.__file__)
+SCRIPT = "toque-loadtest"
+_READY_CHECK_S = 0.05
+_SCRAPE_MAX_S = 5.0
+_LOG_TAIL = 3_000
+
+
+class Target(NamedTuple):
+    """What is put under load, and how it is reached.
+
+    Attributes:
+        shown: what the document says of it.
+        account: whose workflows.
+        client: for what is not measured: it repeats calls.
+        final: for what is: each answer is final.
+        access: how other processes reach it; None: they can't.
+        scrape: the page of its metrics; None: there is none for us.
+        data: its data directory, if that is on this machine.
+        limit: sets a `running_max`, of a workflow or of the account; gives what it was.
+        pid: of the server that was started.
+    """
+
+    shown: Shown
+    account: str
+    client: Client
+    final: Backend
+    access: Access | None
+    scrape: Callable[[], Awaitable[bytes | None]]
+    data: Path | None
+    limit: Callable[[str | None, int | None], Awaitable[int | None]]
+    pid: int | None = None
+
+
+class Fresh(NamedTuple):
+    """How a server is started. `shards`: data shards; None: as `toque dev` does."""
+
+    ray: bool
+    shards: int | None
+
+
+def final_backend(access: Access) -> HttpBackend:
+    """A backend that repeats nothing."""
+    return HttpBackend(
+        access.url,
+        access.token,
+        access.account,
+        SystemEntropy(),
+        retry_for_ms=0,
+        connections_max=access.connections,
+    )
+
+
+@contextlib.asynccontextmanager
+async def http_target(
+    access: Access, data: Path | None = None, kind: str = "http", pid: int | None = None
+) -> AsyncIterator[Target]:
+    """A server that is there.
+
+    Args:
+        access: how it is reached.
+        data: its data directory, if that is on this machine.
+        kind, pid: of one that was started for the test.
+    """
+    headers = {} if access.token is None else {"Authorization": f"Bearer {access.token}"}
+    backend = final_backend(access)
+    client = connect(access.url, access.token or "", access.account)
+    pool = Pool(access.url, headers, connections_max=1)
+    async with client:
+        try:
+            yield Target(
+                Shown(kind, access.url),
+                access.account,
+                client,
+                backend,
+                access,
+                lambda: _scraped(pool),
+                data,
+                lambda workflow, most: _limit(client, workflow, most),
+                pid,
+            )
+        finally:
+            await backend.close()
+            await pool.close()
+
+
+async def _scraped(pool: Pool) -> bytes | None:
+    """The page of metrics; None: not for us, or not in time."""
+    try:
+        answer = await pool.ask("GET", "/metrics", "", None, _SCRAPE_MAX_S)
+    except (NotSent, Broken, TimeoutError):
+        return None
+    return answer.body if answer.status == 200 else None
+
+
+async def _limit(client: Client, workflow: str | None, most: int | None) -> int | None:
+    try:
+        if workflow is None:
+            before = (await client.limits.get()).running_max
+            await client.limits.set(running_max=most)
+            return before
+        old = (await client.limits.get_workflow(workflow)).running_max
+        await client.limits.set_workflow(workflow, running_max=most)
+        return old
+    except Forbidden:
+        raise InvalidArgument(
+            "this test sets a limit, which needs a token of scope admin; name one with --token."
+        ) from None
+
+
+@contextlib.asynccontextmanager
+async def server_target(fresh: Fresh, connections: int) -> AsyncIterator[Target]:
+    """A server of the test's own: started on a fresh directory, ended and removed with it."""
+    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="toque-loadtest-"))
+    try:
+        async with _started(folder, fresh) as (found, pid):
+            access = Access(found.url, found.token, found.account, connections)
+            async with http_target(access, folder / "data", "server", pid) as target:
+                yield target
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def _started(folder: Path, fresh: Fresh) -> AsyncIterator[tuple[DevFile, int]]:
+    command = [sys.executable, "-m", "toque.api.cli", "dev", str(APP), "--port", "0"]
+    command += ["--data", str(folder / "data")]
+    command += ["--creates", str(limits.CREATES_PER_SECOND_MAX)]
+    command += [] if fresh.ray else ["--embedded"]
+    command += [] if fresh.shards is None else ["--shards", str(fresh.shards)]
+    log = folder / "server.log"
+    with log.open("wb") as noise:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=noise,
+            stderr=noise,
+            process_group=0,  # a Ctrl-C at the terminal is for the test, which then ends it
+        )
+        try:
+            yield await _ready(process, folder / "data", log), process.pid
+        finally:
+            await _end(process)
+
+
+async def _ready(process: asyncio.subprocess.Process, data: Path, log: Path) -> DevFile:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + limits.LOADTEST_START_MAX_MS / 1000
+    while (found := read_dev_file(data)) is None:
+        if process.returncode is not None or loop.time() > until:
+            told = log.read_text(errors="replace")[-_LOG_TAIL:].strip()
+            raise ToqueError(
+                f"the server for the test did not come up: {told or 'it says nothing'}"
+            )
+        await asyncio.sleep(_READY_CHECK_S)
+    return found
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), limits.LOADTEST_START_MAX_MS / 1000)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def embedded_target() -> AsyncIterator[Target]:
+    """A runtime in this process, on a fresh directory that is removed with it."""
+    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="toque-loadtest-"))
+    try:
+        async with (
+            start_embedded(folder / "data", app_path=APP, creates_per_second=NO_RATES) as runtime,
+            attached_target(runtime, "embedded", folder / "data") as target,
+        ):
+            yield target
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def attached_target(
+    runtime: Runtime, kind: str = "attached", data: Path | None = None
+) -> AsyncIterator[Target]:
+    """A runtime that a program has, embedded or on Ray; its app must hold what is to run."""
+    account, plane = DEFAULT_ACCOUNT, runtime.control_plane
+    backend = EmbeddedBackend(plane, account)
+    metrics = make_app(
+        plane, tokens=TokenBook({}), version=version("toque"), process=runtime.process
+    ).metrics
+
+    async def limit(workflow: str | None, most: int | None) -> int | None:
+        change = LimitsChange(running_max=most)
+        if workflow is None:
+            before = (await plane.limits.of_account(account)).running_max
+            await plane.limits.of_account(account, change)
+            return before
+        old = (await plane.limits.of_workflow(account, workflow)).record.running_max
+        await plane.limits.of_workflow(account, workflow, change)
+        return old
+
+    yield Target(
+        Shown(kind),
+        account,
+        runtime.client(account),
+        backend.with_options(CallOptions(retry_for_s=0)),
+        None,
+        metrics.page.get,
+        data,
+        limit,
+    )
+
+
+async def ensure_workflows(target: Target, wanted: set[str]) -> None:
+    """See that the workflows are there; the test's own are deployed where one is missing.
+
+    Raises:
+        WorkflowNotFound: one that is not the test's own is missing.
+        InvalidArgument: the token may not deploy.
+    """
+    missing = [name for name in sorted(wanted) if not await _is_there(target, name)]
+    if not missing:
+        return
+    foreign = [name for name in missing if not hasattr(app, name)]
+    if foreign:
+        raise WorkflowNotFound(
+            f"there is no workflow {foreign[0]!r} in account {target.account!r}; deploy it first, "
+            "or leave --workflow out: the test has workflows of its own."
+        )
+    if target.access is None:
+        raise WorkflowNotFound(
+            f"the runtime has no workflow {missing[0]!r}; start it with the file {APP.name} of "
+            "toque.loadtest, or name a workflow of its own."
+        )
+    try:
+        await target.client.scripts.deploy(APP, SCRIPT)
+    except Forbidden:
+        raise InvalidArgument(
+            "the test deploys workflows of its own, which needs a token of scope admin; name one "
+            "with --token, or a workflow that is there with --workflow."
+        ) from None
+
+
+async def _is_there(target: Target, name: str) -> bool:
+    try:
+        await target.client.get_workflow(name)
+    except WorkflowNotFound:
+        return False
+    return True
+
+
+def encoded(params: Any) -> str:
+    """Params as JSON."""
+    return msgspec.json.encode(params).decode()
