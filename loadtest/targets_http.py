@@ -24,7 +24,7 @@ from ..api.auth import TokenBook
 from ..api.cli_config import DevFile, read_dev_file
 from ..api.client import Client
 from ..api.client_embedded import EmbeddedBackend
-from ..api.client_http import HttpBackend, connect
+from ..api.client_http import HttpBackend
 from ..api.client_port import Backend
 from ..api.client_values import CallOptions
 from ..api.pool_http import Broken, NotSent, Pool
@@ -102,7 +102,8 @@ async def http_target(
     """
     headers = {} if access.token is None else {"Authorization": f"Bearer {access.token}"}
     backend = final_backend(access)
-    client = connect(access.url, access.token or "", access.account)
+    entropy = SystemEntropy()
+    client = Client(HttpBackend(access.url, access.token, access.account, entropy), entropy)
     pool = Pool(access.url, headers, connections_max=1)
     async with client:
         try:
