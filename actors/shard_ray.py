@@ -40,6 +40,7 @@ from ..runtime.errors import (
     to_wire,
 )
 from ..runtime.link_socket import LinkServer, Session, SocketLinks
+from ..runtime.log_bounds import LogBounds
 from ..runtime.opening import keep_opening, refusing_server
 from ..runtime.rpc import NO_OWNER
 from .claims import Claim, write_claim
@@ -258,6 +259,7 @@ def _log_to_file(spec: ShardSpec) -> None:
     handler.setFormatter(
         logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     )
+    handler.addFilter(LogBounds())
     root = logging.getLogger("toque")
     for former in root.handlers[:]:
         root.removeHandler(former)

@@ -10,6 +10,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from ..runtime.log_bounds import LogBounds
+
 FORMATS = ("text", "json")
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -33,4 +35,5 @@ def log_to_stderr(kind: str = "text") -> None:
     """Have this process log to stderr, in one of FORMATS."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if kind == "json" else logging.Formatter(_TEXT))
+    handler.addFilter(LogBounds())
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import resource
 from collections.abc import Callable
 from email.utils import formatdate
@@ -31,10 +32,13 @@ from ..runtime.errors import (
     RequestTimeout,
     ToqueError,
 )
+from ..runtime.log_bounds import LogBounds
 from .dispatch_http import Receive, Scope, Send
 from .errors_http import answer_of
 
 _BACKLOG = 2048
+_UVICORN_LOG = "uvicorn.error"
+"""Where uvicorn logs what clients send: a line for each request that is none."""
 _STOP_GRACE_S = 5
 
 
@@ -309,6 +313,7 @@ class HttpServer:
         self._state = ServerState()
         self._listener: asyncio.Server | None = None
         self._ticking: asyncio.TimerHandle | None = None
+        self._log_bounds = LogBounds((_UVICORN_LOG,))
 
     @property
     def url(self) -> str:
@@ -338,6 +343,7 @@ class HttpServer:
             protocol.connections_max = connections_max
             return protocol
 
+        logging.getLogger(_UVICORN_LOG).addFilter(self._log_bounds)
         self._listener = await loop.create_server(make, self._host, self.port, backlog=_BACKLOG)
         self.port = self._listener.sockets[0].getsockname()[1]
         self._tick()
@@ -366,6 +372,7 @@ class HttpServer:
             connection.transport.close()
         if self._ticking is not None:
             self._ticking.cancel()
+        logging.getLogger(_UVICORN_LOG).removeFilter(self._log_bounds)
 
     async def __aenter__(self) -> HttpServer:
         await self.start()

@@ -200,6 +200,20 @@ async def test_an_offered_upgrade_is_passed_over(
     assert not caplog.records
 
 
+async def test_who_sends_no_requests_does_not_write_the_log_full(
+    plane: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOG_LINES_MAX", 4)
+    monkeypatch.setattr(limits, "LOG_WINDOW_MS", 3_600_000)
+    monkeypatch.setattr(limits, "LINGER_QUIET_MS", 1)
+    async with plane.serving() as server:
+        for _ in range(10):
+            assert (await _said(server.port, b"\x00nothing\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4
+    assert lines[-1].endswith("(more like it are left out for 3600 s)")
+
+
 WORDS = [
     "workflows", "orders", "instances", "batch", "status", "events", "x", "a%2Fb", "%", "%zz",
     "%00", "..", ".", "", "%F0%9F%90%9D", "%3F", "*", "accounts", "'", '"', "%2e%2e", "%FF",
