@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from ..runtime import limits
-from ..runtime.errors import ProgramRunsAtImport, WorkerLost, WorkflowLoadError
+from ..runtime.errors import ProgramRunsAtImport, ToqueError, WorkerLost, WorkflowLoadError
 from .failures import InstanceCrashed, cancelled_error, record_of
 from .journal import Record
 from .keeping import whole
@@ -215,9 +215,12 @@ class InstanceLife(InstancePhases):
 
     def _cannot_run(self, error: Exception, *, tries: int = 0) -> None:
         """There is nothing to run it with, just now. `tries`: processes it took to find out."""
-        _log.error("instance %s can't go on: %s", self.ctx.ref.key, error)
+        if self._code_error != str(error):  # each time it is the same it was told before
+            _log.error("instance %s can't go on: %s", self.ctx.ref.key, error)
         self._code_error = str(error)
         delay_ms = min(limits.CODE_RETRY_MS << min(tries, 30), limits.CODE_RETRY_MAX_MS)
+        if isinstance(error, ToqueError):
+            delay_ms = max(delay_ms, error.data.get("retry_ms", 0))
         self._due_timer = self.env.loop.call_later(delay_ms / 1_000, self._retry)
 
     @whole

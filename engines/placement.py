@@ -23,6 +23,7 @@ from ..runtime.errors import WorkflowLoadError
 from ..runtime.ids import split_engine_key
 from ..runtime.notes import Blame, Notes
 from ..runtime.payload_codec import Carried, Seal
+from .broken_code import BrokenCode, Code
 from .bundle import bundle_of_stored
 from .bundle_store import BundleStore, Defined, code_missing
 from .code_host import InProcessCodeHost
@@ -69,6 +70,7 @@ class PlacedCodeHost:
         self._hosts: set[WorkerHost] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._numbers = 0
+        self._broken = BrokenCode()
         self._suspicion = Counter[str]()
         for blame in blamed:
             self._suspicion[blame.key] += limits.SUSPICION_MAX if blame.on_loop else 1
@@ -78,15 +80,16 @@ class PlacedCodeHost:
         whose = None if account == self._trusted else account
         code, bundle = self._code_of(plan, whose)
         codecs = (hooks.seal or Seal(account)).carried()
+        key = account, plan.code_hash
         if plan.is_apart or code.placement == ACTOR:
+            self._broken.check(key, self._settings.loop.time())
             options = dict(code.ray_options)
             host = self._new_host(
-                "i", bundle, options, account=whose, codecs=codecs, is_dedicated=True
+                "i", bundle, options, account=whose, codecs=codecs, is_dedicated=True, code=key
             )
         elif whose is None and bundle is self._bundle:
             return self._inside.open(plan, hooks)
         else:
-            key = account, plan.code_hash
             host = self._shared_host(key, bundle, whose, codecs)
         return host.open(plan, hooks)
 
@@ -122,6 +125,7 @@ class PlacedCodeHost:
         return {
             "workers": len(self._hosts),
             "workers_dedicated": sum(host.is_dedicated for host in self._hosts),
+            "code_broken": self._broken.told(),
             **self._inside.statistics(),
         }
 
@@ -141,8 +145,9 @@ class PlacedCodeHost:
     ) -> WorkerHost:
         host = self._shared.get(key)
         if host is None:
+            self._broken.check(key, self._settings.loop.time())
             host = self._shared[key] = self._new_host(
-                "a", bundle, {}, account=whose, codecs=codecs, is_dedicated=False
+                "a", bundle, {}, account=whose, codecs=codecs, is_dedicated=False, code=key
             )
         return host
 
@@ -155,6 +160,7 @@ class PlacedCodeHost:
         account: str | None,
         codecs: Carried,
         is_dedicated: bool,
+        code: Code,
     ) -> WorkerHost:
         self._numbers += 1
         host = WorkerHost(
@@ -165,6 +171,8 @@ class PlacedCodeHost:
             account=account,
             codecs=codecs,
             is_dedicated=is_dedicated,
+            code=code,
+            broken=self._broken,
             ended=self._host_ended,
         )
         self._hosts.add(host)

@@ -26,6 +26,7 @@ from ..runtime.link_socket import LinkServer
 from ..runtime.notes import Blame, read_notes
 from ..runtime.payload_codec import Carried
 from . import worker_messages as say
+from .broken_code import BrokenCode, Code
 from .outgoing import Outgoing
 from .ray_options import shown
 from .remote_run import RemoteRun
@@ -71,6 +72,8 @@ class WorkerHost:
         account: whose code it runs, if not the trusted one's.
         codecs: as `Seal.carried` gives them.
         is_dedicated: it is for one run alone, and ends with it.
+        code: whose and which it runs.
+        broken: what is known of code that does not load.
         ended: told when it has ended, for whatever reason.
     """
 
@@ -84,6 +87,8 @@ class WorkerHost:
         account: str | None,
         codecs: Carried,
         is_dedicated: bool,
+        code: Code,
+        broken: BrokenCode,
         ended: Callable[[WorkerHost], None],
     ) -> None:
         self._codecs = codecs
@@ -94,6 +99,8 @@ class WorkerHost:
         self._bundle = bundle
         self._options = options
         self._account = account
+        self._code = code
+        self._broken = broken
         self._ended = ended
         self._runs: dict[int, RemoteRun] = {}
         self._numbers = 0
@@ -212,6 +219,7 @@ class WorkerHost:
             return
         self.pid = ready.pid
         self._is_up = True
+        self._broken.loaded(self._code)
         waiting, self._waiting = self._waiting, []
         for frame in waiting:
             self._send(frame)
@@ -275,7 +283,8 @@ class WorkerHost:
     def _fail_all(self, error: ToqueError) -> None:
         runs = list(self._runs.values())
         self._runs.clear()
-        self.end(f"it can't load its code: {error}")
+        self._broken.failed(self._code, error, self._settings.loop.time())
+        self.end("it can't load its code")
         for run in runs:
             run.lost(error)
 
@@ -284,6 +293,9 @@ class WorkerHost:
         if self._is_over:
             return
         was_up = self._is_up
+        if self._process_was_there() and not was_up:  # its import ends the process, as it seems
+            error = WorkerLost(f"its worker process is gone before it is there: {why}.")
+            self._broken.failed(self._code, error, self._settings.loop.time())
         runs = list(self._runs.values())
         self._runs.clear()
         self._kill()
@@ -297,6 +309,9 @@ class WorkerHost:
             weight = weights[run.key] or (1 if was_up and not weights else 0)
             text = f"the worker process of the instance is gone: {why}."
             run.lost(WorkerLost(text, {"suspicion": weight, "was_up": was_up}))
+
+    def _process_was_there(self) -> bool:
+        return self._launched is not None
 
     def _kill(self) -> None:
         if self._launched is not None:

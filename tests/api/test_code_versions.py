@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from toque.api.doctor import judge_running
 from toque.api.wiring import Runtime, bundles_of, embedded, start_embedded
 from toque.engines import life
 from toque.engines.archive import hash_of_files
@@ -146,3 +148,56 @@ async def test_objects_go_on_with_what_has_their_name(tmp_path: Path) -> None:
         assert (await answered(runtime, "old"))[:2] == ["paid 7", "shipped"]
         snapshot = await runtime.router.call(EntityRef("Account", "default"), "list_scripts")
         assert [script[0] for script in snapshot] == ["app.py"]
+
+
+BROKEN = """
+from pathlib import Path
+
+import toque
+
+FOLDER = Path({folder!r})
+with (FOLDER / "imports").open("a") as log:
+    log.write("x")
+if (FOLDER / "broken").exists():
+    raise ImportError("no module of that name")
+
+
+@toque.workflow(placement="actor")
+async def fragile(event, step):
+    return "done"
+"""
+
+
+async def test_code_that_ceases_to_load_is_tried_by_one_for_all_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(life.limits, "CODE_RETRY_MS", 300)
+    number, file = 4, tmp_path / "fragile.py"
+    file.write_text(BROKEN.format(folder=str(tmp_path)))
+
+    def imports() -> int:
+        return len((tmp_path / "imports").read_text())
+
+    async with (
+        asyncio.timeout(90),
+        start_embedded(tmp_path / "data", app_path=file, account="mine") as runtime,
+    ):
+        await runtime.deploy("other", None)
+        client = runtime.client("other")
+        (tmp_path / "broken").touch()
+        before = imports()
+        made = [await client.create_instance("fragile") for _ in range(number)]
+        while imports() < before + number + 2:  # each once, before it is known; then one for all
+            await asyncio.sleep(0)
+        told = (await client.statistics())["d0"]["code_broken"]
+        (finding,) = judge_running({}, {"d0": {"code_broken": told}})
+        assert finding.code == "code.broken"
+        assert "of account other: " in finding.detail
+        assert "no module of that name" in finding.detail
+        (reason,) = (await made[0].why()).reasons
+        assert (reason.kind, "no module" in reason.error.message) == ("code", True)
+        (tmp_path / "broken").unlink()
+        for instance in made:
+            assert (await instance.wait()).output == "done"
+        assert imports() <= before + number + 3 + number
+        assert (await client.statistics())["d0"]["code_broken"] == []
