@@ -7,7 +7,7 @@ client goes away, its token ceases to be valid, or the server drains.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from ..engines.views import EventPage
@@ -244,7 +244,7 @@ class Routes:
             return shapes.answer(shapes.step_output(found))
         parts = self._plane.stream(account, workflow, instance_id, name, size)
         first = await anext(parts, b"")
-        return Content(first, parts, size, shapes.stream_name(found))
+        return Content(first, _while_valid(request, parts), size, shapes.stream_name(found))
 
     async def _subscribe(self, request: Request) -> Streamed:
         query = requests.parse_query(request.query, ("cursor", "filter"))
@@ -307,6 +307,17 @@ class Routes:
             timer.cancel()
             watch.stop()
             self._watches.discard(watch)
+
+
+async def _while_valid(request: Request, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The parts, for as long as the request's token is valid: it is looked at now and then."""
+    loop = asyncio.get_running_loop()
+    looked_at = loop.time()
+    async for part in parts:
+        if (loop.time() - looked_at) * 1000 >= limits.TOKEN_CHECK_MS:
+            looked_at = loop.time()
+            await request.check_still()
+        yield part
 
 
 class _Counted:

@@ -6,6 +6,7 @@ The walk takes its routes from the application itself, so that a route can't be 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -186,6 +187,50 @@ async def test_what_goes_on_for_long_ends_with_its_token(
             assert b'event: error\ndata: {"code":"auth.unauthorized"' in await stream.read()
         assert [task.result()[0] for task in long] == [401, 401, 401]
         assert call.app.endpoints.streams == 0
+
+
+STREAM = """
+import toque
+
+
+@toque.workflow
+async def pour(event, step):
+    async def water():
+        for _ in range(160):
+            yield bytes(262_144)
+
+    await step.do("pour", water)
+"""
+
+
+async def test_a_stream_ends_with_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "TOKEN_CHECK_MS", 0)
+    path = tmp_path / "app.py"
+    path.write_text(STREAM)
+    async with asyncio.timeout(60), start_embedded(tmp_path / "data", app_path=path) as runtime:
+        plane = runtime.control_plane
+        await runtime.client().run_instance("pour", "one")
+        made = await plane.accounts.create_token("default", "passing", "read")
+        headers = {"Authorization": f"Bearer {made.text}"}
+        where = "/client/v4/accounts/default/workflows/pour/instances/one/step?name=pour-1"
+        app = make_app(plane, tokens=TokenBook({}), version="test")
+        async with (
+            HttpServer(app, SystemClock()) as server,
+            aiohttp.ClientSession(server.url, headers=headers) as session,
+        ):
+            for is_revoked in (False, True):
+                async with session.get(where) as answer:
+                    assert answer.status == 200
+                    got = len(await answer.content.readexactly(1))
+                    if is_revoked:
+                        await plane.accounts.revoke_token("default", made.record.id)
+                    with contextlib.suppress(aiohttp.ClientPayloadError):
+                        async for part in answer.content.iter_any():
+                            got += len(part)
+                    assert (got == 160 * 262_144) is not is_revoked
+    assert "a stream breaks off" in caplog.text
 
 
 async def test_all_that_is_no_table_needs_a_token_too(tmp_path: Path) -> None:
