@@ -48,11 +48,13 @@ class Firing:
     Attributes:
         ref: whose.
         retries: how often it has failed before.
+        began_ms: when its handler began.
         replaced: it has been set anew or deleted since: the row is not this firing's any more.
     """
 
     ref: EntityRef
     retries: int
+    began_ms: int
     replaced: bool = False
 
 
@@ -112,6 +114,11 @@ class AlarmDriver:
             return known[0]
         row = self._store.get(ALARMS, ref)
         return None if row is None else int(row[2])
+
+    def longest_ms(self) -> int:
+        """For how long the oldest of the handlers that run now has run."""
+        oldest_ms = min((firing.began_ms for firing in self._firing.values()), default=None)
+        return 0 if oldest_ms is None else max(0, self._clock.now_ms() - oldest_ms)
 
     def set(self, owner: object, ref: EntityRef, due_ms: int) -> int:
         """Set (or replace) an alarm; returns the batch number of the write."""
@@ -263,7 +270,7 @@ class AlarmDriver:
             if known is None or known[0] != due_ms or ref in self._firing:
                 continue  # replaced, or to be looked at when the handler that runs has ended
             del self._due[ref]
-            firing = self._firing[ref] = Firing(ref, known[1])
+            firing = self._firing[ref] = Firing(ref, known[1], now_ms)
             room -= 1
             self.fired += 1
             self.late_ms_max = max(self.late_ms_max, now_ms - due_ms)

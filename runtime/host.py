@@ -409,6 +409,27 @@ class Host:
         work = result if inspect.iscoroutine(result) else _drive(result)
         task = self._spawn(FirstAlone(work, activation.gate.hold(), self.loop))
         task.add_done_callback(done)
+        late_s = limits.ALARM_HANDLER_MAX_MS / 1_000
+        timer = self.loop.call_later(late_s, self._end_alarm, activation, task)
+        task.add_done_callback(lambda _: timer.cancel())
+
+    def _end_alarm(self, activation: Activation, task: asyncio.Task[Any]) -> None:
+        """A handler that does not end holds back all later alarms of its entity: cancel it.
+
+        One that goes on all the same loses its activation, and can write nothing any more.
+        """
+        _log.error(
+            "the alarm handler of %s has not ended within %g s, and is cancelled",
+            activation.ref,
+            limits.ALARM_HANDLER_MAX_MS / 1_000,
+        )
+        task.cancel()
+        grace_s = limits.ALARM_CANCEL_MAX_MS / 1_000
+        timer = self.loop.call_later(grace_s, self._give_up_alarm, activation)
+        task.add_done_callback(lambda _: timer.cancel())
+
+    def _give_up_alarm(self, activation: Activation) -> None:
+        self.reset(activation, EntityReset("its alarm handler does not end, though cancelled."))
 
     def _alarm_done(
         self, activation: Activation, firing: Firing, error: BaseException | None
@@ -433,6 +454,7 @@ class Host:
             "hibernated": self._sweeper.ended,
             "alarms_fired": self.alarms.fired,
             "alarm_late_ms_max": self.alarms.late_ms_max,
+            "alarm_handler_ms_max": self.alarms.longest_ms(),
             "outbox_waiting": self.outbox.waiting,
             **{f"store_{name}": value for name, value in self.store.statistics().items()},
         }

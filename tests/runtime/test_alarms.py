@@ -42,6 +42,7 @@ class Sleeper(DurableObject):
     runs: list[int] = []  # the retry counts
     began_ms: list[int] = []
     inside = 0  # of one life
+    is_stubborn = True
 
     async def alarm(self, info: Any) -> None:
         number = len(Sleeper.runs)
@@ -221,6 +222,33 @@ async def test_a_handler_that_was_cancelled_has_not_ended_well(cluster):
     await shards.router.call(WHO, "set_in", 0)
     await asyncio.sleep(60)
     assert Sleeper.runs == [0, 1]
+    await shards.close()
+
+
+async def hangs_though_cancelled(self: Sleeper) -> None:
+    while Sleeper.is_stubborn:
+        try:
+            await asyncio.sleep(100_000)
+        except asyncio.CancelledError:
+            continue
+
+
+@pytest.mark.parametrize("how", [hangs, hangs_though_cancelled], ids=lambda how: how.__name__)
+async def test_a_handler_that_does_not_end_holds_back_later_alarms_for_a_while_only(
+    cluster, how, monkeypatch
+):
+    shards = cluster()
+    script(how)
+    await shards.router.call(WHO, "set_in", 0)
+    await until(lambda: len(Sleeper.runs) == 1)
+    driver = shards.hosts["d0"].alarms
+    await asyncio.sleep(limits.ALARM_HANDLER_MAX_MS / 1000 - 1)
+    assert driver.longest_ms() > limits.ALARM_HANDLER_MAX_MS - 2_000
+    assert len(Sleeper.runs) == 1
+    await asyncio.sleep((limits.ALARM_CANCEL_MAX_MS + 2 * limits.ALARM_BACKOFF_MIN_MS) / 1000 + 2)
+    assert len(Sleeper.runs) == 2
+    assert (row(shards), driver.longest_ms()) == (None, 0)
+    monkeypatch.setattr(Sleeper, "is_stubborn", False)
     await shards.close()
 
 
