@@ -59,9 +59,10 @@ class Reason(msgspec.Struct, frozen=True):
     """Something an instance waits for, or does.
 
     Attributes:
-        kind: `slot` (it is queued), `pause`, `step` (its body runs), `task` (its body runs as a
-            Ray task, or waits for its resources), `retry`, `sleep`, `event`, `timer` (asyncio's),
-            `worker` (the process it is to run in) or `code` (which can't be loaded).
+        kind: `slot` (it is queued), `pause`, `step` (its body runs), `rollback` (what undoes
+            a step runs), `task` (its body runs as a Ray task, or waits for its resources), `retry`,
+            `sleep`, `event`, `timer` (asyncio's), `worker` (the process it is to run in) or `code`
+            (which can't be loaded).
         name: the step's public name.
         since, due: ISO times; `due` of a paused instance as if it were resumed now.
         event_type: of `event`.

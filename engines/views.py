@@ -203,10 +203,10 @@ class WaitReason(msgspec.Struct, frozen=True):
     """Something that an instance waits for, or does.
 
     Attributes:
-        kind: `slot` (queued), `pause` (it is paused, or is to be), `step` (a body runs), `task`
-            (a body runs as a Ray task, or waits for its resources), `retry`, `sleep`, `event`,
-            `timer` (asyncio's), `worker` (the process it is to run in) or `code` (its code can't
-            be loaded).
+        kind: `slot` (queued), `pause` (it is paused, or is to be), `step` (a body runs),
+            `rollback` (what undoes a step runs), `task` (a body runs as a Ray task, or waits for
+            its resources), `retry`, `sleep`, `event`, `timer` (asyncio's), `worker` (the process it
+            is to run in) or `code` (its code can't be loaded).
         name: the step's public name.
         since_ms: since when.
         due_ms: when it is over by itself; while it is paused, as if it were resumed now.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..runtime.limits import WAIT_REASONS_SHOWN_MAX
-from .journal import HIDDEN, RUNNING, SLEEP, WAIT, Instance, Pause, Record
+from .journal import HIDDEN, RUNNING, SLEEP, UNDO, WAIT, Instance, Pause, Record
 from .run_port import Pending
 from .status import FINISHED
 from .views import BufferedEvents, ErrorView, WaitingView, WaitReason
@@ -83,7 +83,8 @@ def _reason(record: Record, tasks: Mapping[int, str], pause: Pause | None) -> Wa
         started_ms = since_ms if newest is None else newest.started_ms
         needs = tasks.get(record.ordinal)
         if needs is None:
-            return WaitReason("step", name, started_ms, attempt=record.attempt)
+            kind = "rollback" if record.kind == UNDO else "step"
+            return WaitReason(kind, name, started_ms, attempt=record.attempt)
         error = ErrorView("Resources", needs)
         return WaitReason("task", name, started_ms, attempt=record.attempt, error=error)
     failure = newest.error

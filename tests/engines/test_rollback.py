@@ -7,13 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from tests.engines.flows import ONCE, Event, Step
 from tests.engines.rig import Rig, on_virtual_time, rigged
 from toque.engines.body_call import StepContext
 from toque.engines.failures import NonRetryableError, StepUndone
-from toque.engines.views import ErrorView, RollbackView
+from toque.engines.views import ErrorView, RollbackView, WaitingView
 from toque.engines.workflow import workflow
 from toque.runtime.errors import InvalidArgument, InvalidTransition
 
@@ -114,6 +115,25 @@ async def test_a_rollback_is_retried_and_the_first_that_fails_ends_it(tmp_path: 
         why = ErrorView("ValueError", "the hotel does not answer")
         assert (view.error, view.rollback) == (ErrorView(*WHY), RollbackView("failed", why))
         assert [name for name, *_ in saga.undone] == ["pay", "car"]
+
+
+async def test_why_names_a_rollback_that_hangs(tmp_path: Path) -> None:
+    async def never(output: Any) -> None:
+        await asyncio.sleep(500)
+
+    @workflow(name="hung")
+    async def run(event: Event, step: Step) -> None:
+        await step.do("seat", lambda: 1, rollback=never)
+        raise ValueError("no money")
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(run)
+        await rig.status("rollingBack")
+        await rig.pass_time(1)
+        view = msgspec.convert(await rig.call("waiting"), WaitingView)
+        assert [(r.kind, r.name, r.attempt) for r in view.reasons] == [
+            ("rollback", "rollback seat-1", 1)
+        ]
 
 
 @pytest.mark.parametrize("outcome", ["lost", "kept"])
