@@ -23,6 +23,7 @@ from .deploy_http import DEPLOY_ROUTES, DeployRoutes
 from .dispatch_http import Dispatcher, Receive, Scope, Send
 from .errors_http import answer_of
 from .failures import Failures
+from .identity_cache import IDENTITY_PART
 from .kept import Kept
 from .metrics_http import CONTENT_TYPE, Metrics
 from .openapi import openapi_document
@@ -130,6 +131,8 @@ def make_app(
         parts = {} if app.draining else await app.parts.get()
         ready = bool(parts) and all(parts.values())
         body: dict[str, Any] = {"status": "ready" if ready else "not ready"}
+        if parts.get(IDENTITY_PART) is False:  # told to all: nobody can show who he is
+            body["reason"] = "tokens can't be read"
         if "authorization" in request.headers:  # who asks without is no failed attempt
             with contextlib.suppress(ToqueError):
                 await app.principal(request.scope)

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from .identity_cache import IDENTITY_PART
+
 
 class Kind(NamedTuple):
     """A kind of fault: what it means, and what `--fix` does (empty: nothing can be done safely)."""
@@ -74,6 +76,15 @@ KINDS = {
     "shard.late": Kind("alarms fire late: the shard is overloaded or blocked by user code"),
     "outbox.full": Kind("many messages wait for their receivers"),
     "threads.hung": Kind("threads of bodies that were given up still run"),
+    "code.broken": Kind(
+        "deployed code does not load, and its instances wait: deploy code that does, or end them"
+    ),
+    "alarm.hung": Kind(
+        "an entity's alarm handler does not end; it is ended in a while, and its alarm fires again"
+    ),
+    "tokens.unreadable": Kind(
+        "the registry of tokens does not answer: whoever comes with one of its tokens is refused"
+    ),
 }
 """Every kind of fault, by its code."""
 
@@ -130,14 +141,20 @@ def told(findings: Iterable[Finding], fixed: bool) -> list[Told]:
 
 def judge_running(up: dict[str, bool], figures: dict[str, dict[str, Any]]) -> list[Finding]:
     """Faults of a server that runs, by what its shards tell of themselves."""
-    found = [Finding("shard.down", part) for part, is_up in up.items() if not is_up]
+    found = [
+        Finding("tokens.unreadable" if part == IDENTITY_PART else "shard.down", part)
+        for part, is_up in up.items()
+        if not is_up
+    ]
     for shard, said in sorted(figures.items()):
         for code, key, most in (
             ("shard.late", "alarm_late_ms_max", 60_000),
             ("outbox.full", "outbox_waiting", 1_000),
             ("threads.hung", "threads_hung", 0),
+            ("alarm.hung", "alarm_handler_ms_max", 60_000),
         ):
             value = said.get(key, 0)
             if value > most:
                 found.append(Finding(code, shard, f"{key} is {value:g}"))
+        found += [Finding("code.broken", shard, each) for each in said.get("code_broken", ())]
     return found

@@ -12,6 +12,7 @@ import urllib.request
 from typing import Any
 
 from ..runtime.errors import InvalidArgument, ShardUnavailable
+from .identity_cache import IDENTITY_PART
 
 _TIMEOUT_S = 10
 
@@ -40,6 +41,9 @@ def _ask(url: str, token: str | None) -> dict[str, bool]:
         raise ShardUnavailable(f"no server answers at {url}: {error}.") from None
     try:
         body: dict[str, Any] = json.loads(raw)
-        return {str(part): bool(is_up) for part, is_up in body.get("parts", {}).items()}
+        parts = {str(part): bool(is_up) for part, is_up in body.get("parts", {}).items()}
+        if not parts and "reason" in body:  # the registry is down: no token of its is known
+            parts = {IDENTITY_PART: False}
+        return parts
     except (ValueError, AttributeError):
         raise ShardUnavailable(f"what answers at {url} is no toque server.") from None

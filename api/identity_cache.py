@@ -26,6 +26,8 @@ from ..runtime.ids import EntityRef
 from .calls import Caller
 
 IDENTITY = EntityRef(IDENTITY_KIND, IDENTITY_KEY)
+IDENTITY_PART = "identity"
+"""What it is called among the parts of a server."""
 
 
 class IdentityCache:
@@ -73,6 +75,14 @@ class IdentityCache:
         """All tokens that are not revoked, as of now."""
         await self._asked_since(asyncio.get_running_loop().time())
         return list(self._tokens.values())
+
+    async def probe(self) -> None:
+        """Return when the registry has answered from now on.
+
+        Raises:
+            SystemFault: it does not, within IDENTITY_CALL_MS.
+        """
+        await self._asked_since(asyncio.get_running_loop().time())
 
     def forget(self) -> None:
         """Have the next use ask again: this front end has changed something."""

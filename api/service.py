@@ -48,7 +48,7 @@ from .cache import AccountCache
 from .calls import Caller, RouterPort
 from .changes import InstanceChanges
 from .deploys import Deploys
-from .identity_cache import IdentityCache
+from .identity_cache import IDENTITY_PART, IdentityCache
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
 from .rates import CreateRates
 from .versions import Versions
@@ -468,11 +468,16 @@ class ControlPlane(InstanceChanges):
             self._caller.call(Any, deadline, ref, method, *args)
             for ref, method, args in asked.values()
         ]
+        calls.append(self._tokens_readable())
         results = await asyncio.gather(*calls, return_exceptions=True)
         return {
             name: not isinstance(result, BaseException)
-            for name, result in zip(asked, results, strict=True)
+            for name, result in zip((*asked, IDENTITY_PART), results, strict=True)
         }
+
+    async def _tokens_readable(self) -> None:
+        async with asyncio.timeout(limits.READY_TIMEOUT_MS / 1000):
+            await self.accounts.cache.probe()
 
     async def statistics(self) -> dict[str, dict[str, Any]]:
         """A few counters of each shard, by its name; one that does not answer is left out."""

@@ -140,6 +140,7 @@ REPORTS_PENDING_MAX = 500_000  # per shard; past it the durable alarm repeats th
 ALARM_SETTLE_MS = 1_000
 CODE_RETRY_MS = 5_000
 CODE_RETRY_MAX_MS = MINUTE_MS  # it doubles where each try takes a process
+BROKEN_CODE_KEPT_MAX = 100  # of a shard; what is forgotten is found out anew
 ENGINE_RETRY_MS = 250
 ANNOUNCE_ALARM_MS = 5_000
 POKE_AFTER_MS = 10_000
@@ -172,6 +173,8 @@ ALARM_WINDOW_ROWS = 20_000
 ALARMS_PER_TURN_MAX = 200
 ALARM_BACKOFF_MIN_MS = 2_000
 ALARM_BACKOFF_MAX_MS = 15 * MINUTE_MS
+ALARM_HANDLER_MAX_MS = 15 * MINUTE_MS  # CF; then it is cancelled, and the alarm fires again
+ALARM_CANCEL_MAX_MS = 10 * SECOND_MS  # how long a cancelled handler may take to end
 KV_KEY_BYTES_MAX = 2 * KIB
 KV_VALUE_BYTES_MAX = 2 * MIB
 OUTBOX_BATCH_MAX = 500
@@ -287,6 +290,10 @@ LOADTEST_PAGES_MAX = 10_000  # of a list that is walked to be timed
 LOADTEST_WAIT_MS = 30_000  # how long a create that waits for the end waits
 LOADTEST_START_MAX_MS = 2 * MINUTE_MS  # of a server that a test starts; and for its end
 LOADTEST_END_MAX_MS = 10 * SECOND_MS  # until a process that sends has ended
+# logs
+LOG_LINES_MAX = 20  # of a kind that pass in a window; how many more there were is told
+LOG_WINDOW_MS = 10 * SECOND_MS
+LOG_KINDS_MAX = 1_000
 
 # processes
 GC_THRESHOLDS = (50_000, 20, 50)  # objects, then collections of the younger generation

@@ -11,9 +11,18 @@ from typing import Any
 
 import pytest
 
+from tests.api import serving
+from toque.api.app_http import make_app
+from toque.api.auth import TokenBook
+from toque.api.doctor import judge_running
+from toque.api.doctor_http import parts_of
 from toque.api.kept import Kept
+from toque.api.server_http import HttpServer
 from toque.api.wiring import embedded
+from toque.gatekeeper.identity import Identity
 from toque.runtime import limits
+from toque.runtime.clock import SystemClock
+from toque.runtime.errors import StoreFailed
 from toque.runtime.ids import EntityRef
 from toque.runtime.shard_info import SHARD_INFO_KIND
 from toque.runtime.simloop import VirtualTimeLoop
@@ -77,7 +86,7 @@ def test_a_shard_whose_disk_hangs_is_not_ready(
     async def main() -> None:
         async with embedded(tmp_path / "data") as runtime:
             parts = await runtime.control_plane.ready()
-            assert parts == dict.fromkeys(("c0", "d0", "account", "gatekeeper"), True)
+            assert parts == dict.fromkeys(("c0", "d0", "account", "gatekeeper", "identity"), True)
             before = await commits(runtime)
             assert all((await runtime.control_plane.ready()).values())
             assert await commits(runtime) > before
@@ -87,6 +96,47 @@ def test_a_shard_whose_disk_hangs_is_not_ready(
                 assert all(parts.values())
 
     asyncio.run(main())
+
+
+def test_who_can_not_read_tokens_is_not_ready_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READY_KEPT_MS", 0)
+    monkeypatch.setattr(limits, "READY_TIMEOUT_MS", 300)
+    readable = True
+    snapshot = Identity.snapshot
+
+    def told(self: Identity, known_generation: int) -> Any:
+        if not readable:
+            raise StoreFailed("no")
+        return snapshot(self, known_generation)
+
+    monkeypatch.setattr(Identity, "snapshot", told)
+
+    async def main() -> None:
+        nonlocal readable
+        async with embedded(tmp_path / "data") as runtime:
+            app = make_app(runtime.control_plane, tokens=TokenBook({"t": "default"}), version="0")
+            async with HttpServer(app, SystemClock()) as server:
+                assert all((await parts_of(server.url, "t")).values())
+                assert await get(server.url, None) == (200, {"status": "ready"})
+                readable = False
+                assert await get(server.url, None) == (
+                    503, {"status": "not ready", "reason": "tokens can't be read"},
+                )  # fmt: skip
+                for token in ("t", None):  # a registry's token is as good as none now
+                    parts = await parts_of(server.url, token)
+                    assert [part for part, is_up in parts.items() if not is_up] == ["identity"]
+                    (found,) = judge_running(parts, {})
+                    assert found.code == "tokens.unreadable"
+                readable = True
+                assert await get(server.url, None) == (200, {"status": "ready"})
+
+    asyncio.run(main())
+
+
+async def get(url: str, token: str | None) -> tuple[int, Any]:
+    return await asyncio.to_thread(serving.get, f"{url}/readyz", token)
 
 
 @contextmanager
