@@ -2,7 +2,7 @@
 
 Between `deletion` and `engine`. Each operation is one event: it asks the table in `status`
 whether it is allowed, before anything is changed, and writes all that it does in one commit. The
-same request id takes effect once; a request that was refused has taken none.
+same request id takes effect once, and none once it was refused.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from ..runtime.codec import NULL
-from ..runtime.errors import EntityReset, InvalidArgument
+from ..runtime.entity import Context
+from ..runtime.errors import CallerError, EntityReset, InvalidArgument, RequestRefused
 from .deletion import DeletableInstance
+from .env import EngineEnv
 from .failures import NON_RETRYABLE, RecordedError, StepNotFound, StepUndone, cancelled_error
 from .journal import CANCEL, DO, HIDDEN, SLEEP, WAIT, Instance, Pause, Record, Undoing
 from .keeping import whole
@@ -23,10 +25,18 @@ from .views import InstanceView
 
 STEP_TYPES: Final = {"do": DO, "step": DO, "sleep": SLEEP, "waitForEvent": WAIT}
 """What steps are called from outside, and the kind of their records."""
+_REFUSED = -2
+"""What the ledger of requests says of an operation that was refused."""
+_REFUSALS_MAX = 16
+"""How many of the last refusals are kept in words, in memory."""
 
 
 class InstanceOperations(DeletableInstance):
     """See the module's description."""
+
+    def __init__(self, ctx: Context, env: EngineEnv) -> None:
+        super().__init__(ctx, env)
+        self._refusals: dict[tuple[str, str], CallerError] = {}
 
     @whole
     def terminate(
@@ -282,10 +292,21 @@ class InstanceOperations(DeletableInstance):
             self._after_turn(turn, now_ms)
 
     def _once(self, request_id: str, act: Callable[[int], None], *asked: object) -> InstanceView:
-        """Do what is asked, unless that request has done it before."""
+        """Do what is asked, unless that request has done it before, or was refused.
+
+        A refusal is kept too: a copy of the message that comes late, when the instance or another
+        one of its id could do it, must not do what its caller was told is not done.
+        """
         instance = self._existing()
         content = content_of(*asked)
-        if self._rows.answer_of(request_id, content) is None:
+        known = self._rows.answer_of(request_id, content)
+        if known == _REFUSED:
+            refusal = self._refusals.get((instance.run_id, request_id)) or RequestRefused(
+                f"a request with the id {request_id!r:.200} was refused before and changed "
+                "nothing. What it asks may be possible now: ask with a new id."
+            )
+            raise refusal.with_traceback(None)
+        if known is None:
             if instance.status == "waitingForPause" and self._run is None:
                 # a reset or a crash took the bodies that the pause waits for, and this call
                 # came before the instance was taken up again
@@ -295,7 +316,21 @@ class InstanceOperations(DeletableInstance):
             if instance.sweep_from:
                 raise EntityReset(f"instance {self._id()!r} is being restarted; ask again.")
             now_ms = self.ctx.clock.now_ms()
-            act(now_ms)
+            try:
+                act(now_ms)
+            except CallerError as refusal:
+                self._keep_refusal(request_id, content, refusal)
+                raise
             self._keep_answer(request_id, now_ms, content)
             self._flush()
         return self._view()
+
+    def _keep_refusal(self, request_id: str, content: int, refusal: CallerError) -> None:
+        if not request_id:
+            return
+        self._refusals[self._existing().run_id, request_id] = refusal
+        if len(self._refusals) > _REFUSALS_MAX:
+            del self._refusals[next(iter(self._refusals))]
+        seq = self._existing().request_seq  # as the last that was done: the instance stays as it is
+        self._rows.keep_answer(request_id, seq, _REFUSED, content)
+        self._rows.flush()

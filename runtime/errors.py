@@ -262,6 +262,14 @@ class RequestIdReused(CallerError):
     status = 422
 
 
+class RequestRefused(CallerError):
+    """A request with that id (Idempotency-Key) was refused before, and is not judged anew."""
+
+    code = "request.refused"
+    number = 10110
+    status = 409
+
+
 class UnknownMethod(CallerError):
     """The entity has no such method."""
 

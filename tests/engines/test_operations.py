@@ -16,10 +16,16 @@ from tests.engines.flows import Event, Step, hanging, napping
 from tests.engines.rig import Rig, on_virtual_time, rigged
 from tests.engines.test_crashes import persist
 from tests.engines.test_restarting import in_status
+from toque.engines.failures import StepNotFound
 from toque.engines.status import FINISHED, STATUSES, TRANSITIONS, Status, move
 from toque.engines.views import InstanceView
 from toque.engines.workflow import workflow
-from toque.runtime.errors import InstanceNotFound, InvalidTransition
+from toque.runtime.errors import (
+    InstanceNotFound,
+    InvalidTransition,
+    RequestIdReused,
+    RequestRefused,
+)
 
 pytestmark = pytest.mark.loop(factory=on_virtual_time)
 ANEW = ("", 1, "do")
@@ -57,7 +63,8 @@ async def test_the_table_says_what_is_allowed(tmp_path: Path, status: str, opera
             await in_status(rig, status)
         await rig.pass_time(0.1)
         rig.auto = False
-        rows = rig.rows("instances"), rig.rows("steps"), rig.rows("requests")
+        rows = rig.rows("instances"), rig.rows("steps")
+        requests = len(rig.rows("requests"))
         allowed = (status, operation) in TRANSITIONS
         if allowed:
             view = await rig.do(operation, "o1", *OPERATIONS[operation])
@@ -68,9 +75,56 @@ async def test_the_table_says_what_is_allowed(tmp_path: Path, status: str, opera
             with pytest.raises(InvalidTransition, match=status):
                 await rig.do(operation, "o1", *OPERATIONS[operation])
             await rig.pass_time(0.1)
-            assert (rig.rows("instances"), rig.rows("steps"), rig.rows("requests")) == rows
+            assert (rig.rows("instances"), rig.rows("steps")) == rows
+            assert len(rig.rows("requests")) == requests + 1  # that it was refused
             with pytest.raises(InvalidTransition, match=status):
                 await rig.do(operation, "o1", *OPERATIONS[operation])
+
+
+@pytest.mark.parametrize("outcome", ["alive", "kept"])
+async def test_what_was_refused_stays_refused(tmp_path: Path, outcome: str) -> None:
+    """A copy of the message that comes late finds an instance that could do it now."""
+
+    @workflow(name="done")
+    async def done(event: Event, step: Step) -> int:
+        return 1
+
+    async with rigged(tmp_path) as rig:
+        assert await rig.run(done) == 1
+        refused = [name for name in sorted(OPERATIONS) if name != "restart"]
+        for operation in refused:
+            with pytest.raises(InvalidTransition, match="complete"):
+                await rig.do(operation, operation, *OPERATIONS[operation])
+        with pytest.raises(StepNotFound, match="none"):
+            await rig.do("restart", "restart", "none", 1, "do")
+        if outcome == "kept":
+            rig.crash("kept")
+            rig.restart()
+        assert await rig.call("delete", "d1")
+        made = await rig.create(hanging(), request_id="c2")
+        await rig.status("running")
+        for operation in refused:
+            with pytest.raises(RequestRefused, match="refused before"):
+                await rig.do(operation, operation, *OPERATIONS[operation])
+        with pytest.raises(RequestRefused, match="refused before"):
+            await rig.do("restart", "restart", "none", 1, "do")
+        with pytest.raises(RequestIdReused):
+            await rig.do("restart", "restart", "other", 1, "do")
+        view = await rig.view()
+        assert (view.status, view.run_id) == ("running", made.run_id)
+        assert (await rig.do("pause", "p2")).status == "waitingForPause"  # with a new id it is done
+
+
+async def test_only_the_last_refusals_are_kept_in_memory(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await in_status(rig, "complete")
+        for number in range(40):
+            with pytest.raises(InvalidTransition):
+                await rig.do("pause", f"p{number}")
+        with pytest.raises(RequestRefused, match="a new id"):
+            await rig.do("pause", "p0")
+        with pytest.raises(InvalidTransition, match="complete"):
+            await rig.do("pause", "p39")
 
 
 @pytest.mark.parametrize("operation", [*sorted(OPERATIONS), "delete"])

@@ -134,7 +134,8 @@ class Errand:
             hold("an end has its output", self.claim.final is not None and view.output is not None)
             output = decode_json(view.output)
             self._judge_output(view, output["seen"])
-            self._judge_events(output["events"])
+            carried = decode_json(view.params)["carried"]["events"]
+            self._judge_events(output["events"], len(carried))
         elif view.status == "errored" and view.error.data:
             self._judge_output(view, decode_json(view.error.data)["seen"])
         if true_clocks:
@@ -221,25 +222,32 @@ class Errand:
                     f"{run} {step.name}: {step.success} {step.error}",
                 )
 
-    def _judge_events(self, received: list[Any]) -> None:
-        """Each acknowledged event once, in order, and to whoever waited in time."""
+    def _judge_events(self, received: list[Any], carried: int) -> None:
+        """Each acknowledged event once, in order, and to whoever waited in time.
+
+        A restart from the start drops what no wait has taken: before the first event, or, if the
+        program went on as a new run, after the first `carried` ones, which are its params.
+        """
         hold = self._promises.hold
-        first = None if self.is_counted_anew else -1  # a restart drops what came before it
-        after: dict[str, int | None] = dict.fromkeys(EVENT_TYPES, first)
-        for kind, payload in received:
+        after: dict[str, int] = dict.fromkeys(EVENT_TYPES, -1)
+        may_miss = set(EVENT_TYPES) if self.is_counted_anew else set()
+        for place, (kind, payload) in enumerate(received):
             if payload is None:
                 continue
             last = after[kind]
+            fresh = kind in may_miss and (place >= carried or last < 0)
             hold(
                 "events arrive once and in order",
-                last is None or payload == last + 1,
+                payload > last if fresh else payload == last + 1,
                 f"{self.id} {kind}: {payload} came after {last}: {received}",
             )
+            if place >= carried:
+                may_miss.discard(kind)
             after[kind] = payload
         for kind in EVENT_TYPES:
             hold(
                 "no event is made up",
-                (after[kind] or 0) < max(1, len(self.sent[kind])),
+                max(after[kind], 0) < max(1, len(self.sent[kind])),
                 f"{self.id} {kind}: {received} of {self.sent[kind]}",
             )
 
