@@ -17,6 +17,7 @@ import typer
 
 from ..api.cli_flags import Flags, flags_command, new_app
 from ..api.requests import parse_duration
+from ..runtime import limits
 from ..runtime.errors import InvalidArgument
 from .command import Request
 
@@ -293,3 +294,39 @@ def mixed(
     _run(
         flags, "mixed", common, None, rate=rate, duration_s=duration, arrivals=arrivals, mix=mix
     )  # fmt: skip
+
+
+# --- results that were written ---
+
+_NOWHERE = ("url", "token", "account", "profile", "data")
+_Page = Annotated[Path | None, typer.Option(help="File for the page, HTML.")]
+
+
+@flags_command(app, left_out=_NOWHERE)
+def report(
+    flags: Flags,
+    result: Annotated[Path, typer.Argument(metavar="RESULT.json", help="What --out wrote.")],
+    html: _Page = None,
+) -> None:
+    """Show a result that was written, and make its report."""
+    found = _module(".reading")
+    raise typer.Exit(found.report_on(result, found.Asked(html, flags.as_json)))
+
+
+@flags_command(app, left_out=_NOWHERE)
+def compare(
+    flags: Flags,
+    first: Annotated[Path, typer.Argument(metavar="FIRST.json", help="A result.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND.json", help="One to compare with it.")],
+    html: _Page = None,
+    noise: Annotated[
+        float, typer.Option(help="Share that is no difference at least.")
+    ] = limits.COMPARE_NOISE_FLOOR,
+    force: Annotated[
+        bool, typer.Option("--force", help="Though they were not got in the same way.")
+    ] = False,
+) -> None:
+    """Compare two results; exit code 1 if the second is worse in any figure."""
+    found = _module(".reading")
+    asked = found.Asked(html, flags.as_json)
+    raise typer.Exit(found.compare_both(first, second, noise, force, asked))

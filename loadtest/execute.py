@@ -11,15 +11,16 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
-import msgspec
 import uvloop
 from rich.console import Console
 
 from ..api.cli_config import Sources
 from ..api.cli_exits import FAILED, INTERRUPTED
-from ..api.cli_output import print_json, print_table
+from ..api.cli_output import print_json
 from ..api.client_http import connect
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument
@@ -30,6 +31,7 @@ from .progress import Progress
 from .result import Result, write_result
 from .run import INTERRUPTED as STOPPED
 from .run import Opening, Watcher, run_on
+from .summary import print_summary
 from .targets_http import Fresh, embedded_target, http_target, server_target
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -40,15 +42,19 @@ def execute(request: Request) -> int:
     options = resolved(request.scenario, **request.given)
     for path in (request.out, request.html):
         _check_writable(path)
+    if request.html is not None:
+        _check_libraries()
     opening = _opening(request, options)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, _watcher(request) as watcher:
         result = runner.run(_until_signal(opening, options, watcher))
     if request.out is not None:
         write_result(result, request.out)
+    if request.html is not None:
+        import_module(".report", __package__).write_report(result, request.html)
     if request.flags.as_json:
         print_json(result)
     else:
-        _print(result)
+        print_summary(result)
     return verdict(result)
 
 
@@ -57,22 +63,6 @@ def verdict(result: Result) -> int:
     if result.stopped_early == STOPPED:
         return INTERRUPTED
     return 0 if all(each.met for each in result.slos) else FAILED
-
-
-def _print(result: Result) -> None:
-    """The figures, for people."""
-    counts = msgspec.structs.asdict(result.counts)
-    print_table(("COUNT", "VALUE"), ((name, str(value)) for name, value in counts.items()))
-    print_table(
-        ("LATENCY, ms", "COUNT", "P50", "P90", "P99", "MAX"),
-        (
-            (name, *(str(value) for value in (one.count, one.p50, one.p90, one.p99, one.max)))
-            for name, one in result.latencies.items()
-        ),
-    )
-    rows = [(each.objective, str(each.measured), "met" if each.met else "missed")
-            for each in result.slos]  # fmt: skip
-    print_table(("OBJECTIVE", "MEASURED", ""), rows)
 
 
 @contextmanager
@@ -102,6 +92,13 @@ async def _until_signal(opening: Opening, options: Options, watcher: Watcher) ->
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+
+
+def _check_libraries() -> None:
+    """Refuse what can't be drawn before anything is sent; they are loaded when that is over."""
+    for name in ("jinja2", "matplotlib"):
+        if find_spec(name) is None:
+            raise InvalidArgument(f"the report needs {name}: pip install 'toque[loadtest]'.")
 
 
 def _check_writable(path: Path | None) -> None:

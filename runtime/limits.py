@@ -295,6 +295,21 @@ LOG_LINES_MAX = 20  # of a kind that pass in a window; how many more there were 
 LOG_WINDOW_MS = 10 * SECOND_MS
 LOG_KINDS_MAX = 1_000
 
+# reports of load tests
+REPORT_POINTS_MAX = 300  # of a line; a longer series is put together in buckets
+REPORT_LINES_MAX = 8  # that a plot draws; the table has all
+REPORT_ASIDE_TIMES = 5  # a bound that is so many times above what it bounds is not drawn
+REPORT_OTHERS_MAX = 12  # plots of series, or of groups, that no report knows by name
+REPORT_MARKS_MAX = 200  # faults on a time axis
+REPORT_ROWS_MAX = 200  # of a table
+REPORT_WORD_CHARS_MAX = 300  # of an option's value
+REPORT_HDR_CHARS_MAX = 256 * KIB  # of a histogram, before it is unpacked
+COMPARE_NOISE_FLOOR = 0.1  # a smaller share of a figure is no difference
+COMPARE_TAIL_MIN = 11  # values beyond a percentile, to say anything of it
+COMPARE_SHARE_ERROR_MIN = 0.01  # of fairness; a smaller difference is none
+COMPARE_BLOCKS = 10  # that a series is cut into, to see how unsteady it is
+COMPARE_FSYNC_RATIO_MAX = 2.0  # disks that differ by more are not alike
+
 # processes
 GC_THRESHOLDS = (50_000, 20, 50)  # objects, then collections of the younger generation
 
