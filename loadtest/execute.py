@@ -34,7 +34,7 @@ from .run import Opening, Watcher, run_on
 from .summary import print_summary
 from .targets_http import Fresh, embedded_target, http_target, server_target
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def execute(request: Request) -> int:

@@ -169,7 +169,7 @@ class _Sender:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES_MAX,
-            process_group=0,  # a Ctrl-C at the terminal is for the one that puts parts together
+            start_new_session=True,  # a Ctrl-C is for the one that puts parts together
         )
         made = cls(process)
         made.write(msgspec.json.encode(access) + b"\n")

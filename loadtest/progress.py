@@ -18,16 +18,16 @@ from .samples import Samples
 _LINE_EVERY = 5
 _SHOWN = {
     "t_s": "s",
-    "offered": "offered/s",
-    "accepted": "accepted/s",
-    "completed": "completed/s",
-    "failed": "failed/s",
+    "offered": "offered",
+    "accepted": "accepted",
+    "completed": "completed a second",
+    "failed": "failed",
     "in_flight": "under way",
     "create_p50_ms": "create p50 ms",
     "create_p99_ms": "create p99 ms",
     "queued": "queued",
     "slots_used": "slots used",
-    "gatekeeper_calls_per_s": "gatekeeper calls/s",
+    "gatekeeper_calls_per_s": "gatekeeper calls a second",
 }
 
 

@@ -37,6 +37,7 @@ from .trial import Trial
 
 Opening = AbstractAsyncContextManager[Target]
 _SAMPLE_S = 1.0
+_FIRST_PAGE_S = 5.0
 _FSYNCS = 50
 INTERRUPTED = "interrupted"
 
@@ -154,51 +155,86 @@ async def _fleet(stack: contextlib.AsyncExitStack, target: Target, options: Opti
 # --- sampling ---
 
 
+class _Sampler:
+    """Takes a sample now and then. A control plane that is slow to tell holds no sample up.
+
+    Args:
+        trial: whose.
+        told: called after each sample.
+        every_s: how often.
+    """
+
+    def __init__(self, trial: Trial, told: Callable[[Samples], None], every_s: float) -> None:
+        self._trial = trial
+        self._told = told
+        self._every_s = every_s
+        self._asking: asyncio.Task[bytes | None] | None = None
+        self._last: bytes | None = None
+
+    async def sample(self, patience_s: float) -> None:
+        """Note what was sent, and the control plane's figures if they come in that time."""
+        trial = self._trial
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(trial.target.scrape())
+        await asyncio.wait([self._asking], timeout=patience_s)
+        page = self._page()
+        readings = None if page is None else read_page(page)
+        at_s = max(0.0, trial.now() - trial.begin_s)
+        trial.samples.add(at_s, trial.fleet.take_tick(), readings)
+        self._told(trial.samples)
+
+    def _page(self) -> bytes | None:
+        """A page that was not seen yet."""
+        if self._asking is None or not self._asking.done():
+            return None
+        asked, self._asking = self._asking, None
+        try:
+            page = asked.result()
+        except ToqueError:  # a control plane that can't tell has no figures
+            return None
+        if page is None or page == self._last:
+            return None
+        self._last = page
+        return page
+
+    async def run(self) -> None:
+        """Sample for ever."""
+        trial, number = self._trial, 0
+        while True:
+            number += 1
+            wait_s = trial.begin_s + number * self._every_s - trial.now()
+            if wait_s < -self._every_s:  # held up: the seconds that passed have no sample
+                number += int(-wait_s / self._every_s)
+                continue
+            await asyncio.sleep(max(0.0, wait_s))
+            await self.sample(self._every_s / 2)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+
 @contextlib.asynccontextmanager
 async def _sampling(
     trial: Trial, told: Callable[[Samples], None], every_s: float
 ) -> AsyncIterator[None]:
     """A sample now and then, and a last one at the end."""
-    last: list[bytes] = []
-    await _sample(trial, last)
+    sampler = _Sampler(trial, told, every_s)
+    await sampler.sample(_FIRST_PAGE_S)
     trial.begin_s = trial.now()
-    ticking = asyncio.ensure_future(_tick(trial, told, last, every_s))
+    running = asyncio.ensure_future(sampler.run())
     try:
         yield
     finally:
-        ticking.cancel()
-        await asyncio.gather(ticking, return_exceptions=True)
-    if not ticking.cancelled() and ticking.exception() is not None:
-        raise ticking.exception() or AssertionError
-    await _sample(trial, last)
-    told(trial.samples)
-
-
-async def _tick(
-    trial: Trial, told: Callable[[Samples], None], last: list[bytes], every_s: float
-) -> None:
-    number = 0
-    while True:
-        number += 1
-        wait_s = trial.begin_s + number * every_s - trial.now()
-        if wait_s < -every_s:  # the machine was held up: the seconds that passed have no sample
-            number += int(-wait_s / every_s)
-            continue
-        await asyncio.sleep(max(0.0, wait_s))
-        await _sample(trial, last)
-        told(trial.samples)
-
-
-async def _sample(trial: Trial, last: list[bytes]) -> None:
-    page = None
-    with contextlib.suppress(ToqueError):  # a control plane that can't tell has no figures
-        page = await trial.target.scrape()
-    at_s = max(0.0, trial.now() - trial.begin_s)
-    is_new = page is not None and last != [page]
-    if page is not None:
-        last[:] = [page]
-    readings = read_page(page) if page is not None and is_new else None
-    trial.samples.add(at_s, trial.fleet.take_tick(), readings)
+        running.cancel()
+        ended = await asyncio.gather(running, return_exceptions=True)
+        await sampler.sample(_SAMPLE_S)
+        await sampler.close()
+    for error in ended:
+        if isinstance(error, Exception):
+            raise error
 
 
 # --- the document ---

@@ -253,7 +253,7 @@ async def _wake(trial: Trial, workflow: str, ids: list[str], sent: dict[str, flo
             await _event(trial, workflow, one, sent)
             if one_by_one and one in sent:
                 try:
-                    await trial.target.client.instance(workflow, one).wait(trial.options.drain_s)
+                    await trial.client.instance(workflow, one).wait(trial.options.drain_s)
                 except (ToqueError, TimeoutError) as error:
                     code = error.code if isinstance(error, ToqueError) else "timeout"
                     trial.recorder.failed(tally, code)
@@ -320,7 +320,7 @@ async def _terminated(trial: Trial, workflows: Iterable[str]) -> None:
     """End what is left, so that the server is as it was."""
     for workflow in workflows:
         try:
-            await trial.target.client.terminate_instances(workflow)
+            await trial.client.terminate_instances(workflow)
         except ToqueError as error:
             trial.stopped = trial.stopped or f"the rest of {workflow} could not be ended: {error}"
 
@@ -344,7 +344,7 @@ async def chaos(trial: Trial) -> None:
 
 
 async def _kill_some(trial: Trial, shards: list[str], over: asyncio.Event) -> None:
-    data, options, client = trial.target.data, trial.options, trial.target.client
+    data, options, client = trial.target.data, trial.options, trial.client
     assert data is not None
     placement = Placement(sum(name.startswith("d") for name in shards))
     uuid = (await client.get_workflow(PROBED)).id

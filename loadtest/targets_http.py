@@ -174,7 +174,7 @@ async def _started(folder: Path, fresh: Fresh) -> AsyncIterator[tuple[DevFile, i
             stdin=asyncio.subprocess.DEVNULL,
             stdout=noise,
             stderr=noise,
-            process_group=0,  # a Ctrl-C at the terminal is for the test, which then ends it
+            start_new_session=True,  # a Ctrl-C at the terminal is for the test, which then ends it
         )
         try:
             yield await _ready(process, folder / "data", log), process.pid
@@ -283,8 +283,10 @@ async def ensure_workflows(target: Target, wanted: set[str]) -> None:
 
 
 async def _is_there(target: Target, name: str) -> bool:
+    """Whether the workflow is; a server that is not there is told soon, since a person waits."""
     try:
-        await target.client.get_workflow(name)
+        soon = target.client.with_options(retry_for=limits.CLI_RETRY_FOR_MS / 1000)
+        await soon.get_workflow(name)
     except WorkflowNotFound:
         return False
     return True

@@ -54,6 +54,7 @@ class Trial:
         phase: told what begins.
 
     Attributes:
+        client: for what is not measured.
         recorder: all that was counted.
         draws: seeded.
         prefix: what the ids of all instances begin with.
@@ -76,6 +77,8 @@ class Trial:
     ) -> None:
         self.options = options
         self.target = target
+        patience_s = min(options.drain_s, limits.CLIENT_RETRY_FOR_MS / 1000)
+        self.client = target.client.with_options(retry_for=patience_s)
         self.fleet = fleet
         self.samples = samples
         self.stop = stop
@@ -154,7 +157,7 @@ class Trial:
     async def _live(self, workflows: Iterable[str]) -> int:
         found = 0
         for workflow in workflows:
-            counts = (await self.target.client.get_workflow(workflow)).instances
+            counts = (await self.client.get_workflow(workflow)).instances
             found += sum(counts.get(status, 0) for status in _LIVE)
         return found
 
@@ -163,7 +166,7 @@ class Trial:
         told = self.samples.count(status)
         if told is not None:
             return told
-        found = (await self.target.client.get_workflow(workflow)).instances.get(status, 0)
+        found = (await self.client.get_workflow(workflow)).instances.get(status, 0)
         return found if found < limits.COUNT_ROWS_MAX - 1 else float("inf")
 
     # --- lists ---
@@ -184,7 +187,7 @@ class Trial:
             cursor: str | None = None
             while left > 0:
                 try:
-                    backend = self.target.client.backend
+                    backend = self.client.backend
                     page = await backend.list_page(workflow, filters, cursor)
                 except ToqueError as error:
                     self.stopped = self.stopped or f"the lists could not be read: {error}"

@@ -16,7 +16,7 @@ from toque.loadtest.options import Options, resolved
 from toque.loadtest.targets_http import APP
 from toque.runtime.clock import SystemClock
 
-EVERY_S = 0.05
+EVERY_S = 0.2
 TOKENS = {"operator": Principal(OPERATOR, ADMIN), "writer": Principal("default", WRITE)}
 SMALL: dict[str, dict[str, Any]] = {
     "burst": {"count": 40},

@@ -100,7 +100,7 @@ def test_ctrl_c_writes_what_there_was_and_ends_the_server(tmp_path: Path) -> Non
     )  # fmt: skip
     try:
         assert process.stderr is not None
-        while (line := process.stderr.readline()) and "accepted/s" not in line:
+        while (line := process.stderr.readline()) and "accepted" not in line:
             pass
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)

@@ -17,6 +17,9 @@ from toque.loadtest.targets_http import APP, embedded_target, http_target
 from toque.runtime import limits
 from toque.runtime.errors import InvalidArgument, ServerUnreachable, WorkflowNotFound
 
+ON_EMBEDDED = ("burst", "queue", "noisy-neighbour")
+"""Those that do there what they do not do over HTTP: limits, metrics, batches."""
+
 
 @pytest.fixture(autouse=True)
 def _pages_are_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +52,10 @@ def check(result: Result) -> None:
     assert result.processes["loadtest"]["cpu_s"] > 0
 
 
-@pytest.mark.parametrize("way", ["embedded", "http"])
-@pytest.mark.parametrize("scenario", SMALL)
+@pytest.mark.parametrize(
+    ("scenario", "way"),
+    [*((name, "http") for name in SMALL), *((name, "embedded") for name in ON_EMBEDDED)],
+)
 def test_a_scenario_from_its_start_to_its_document(tmp_path: Path, scenario: str, way: str) -> None:
     result = on_embedded(scenario) if way == "embedded" else over_http(tmp_path, scenario)
     check(result)
@@ -264,7 +269,7 @@ def test_what_a_target_lacks_is_told(tmp_path: Path) -> None:
 
 
 def test_no_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLIENT_RETRY_FOR_MS", 100)
+    monkeypatch.setattr(limits, "CLI_RETRY_FOR_MS", 100)
     with pytest.raises(ServerUnreachable, match="no connection"):
         asyncio.run(run_on(http_target(access("http://127.0.0.1:9")), small("burst")))
     with pytest.raises(InvalidArgument, match="can't reach an embedded runtime"):
