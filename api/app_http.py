@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from ..runtime import limits
 from ..runtime.errors import MethodNotAllowed, RouteNotFound, ToqueError
+from ..runtime.histogram import Histogram
 from ..runtime.process import ProcessMeter
 from .admin_http import ADMIN_ROUTES, AdminRoutes
 from .auth import Admission, Principal, TokenBook
@@ -103,6 +104,7 @@ def make_app(
     version: str,
     failures: Failures | None = None,
     process: ProcessMeter | None = None,
+    frames: Histogram | None = None,
 ) -> ControlPlaneApp:
     """The application over a control plane.
 
@@ -112,6 +114,7 @@ def make_app(
         version: shown in the OpenAPI document.
         failures: slows those who present no valid token.
         process: figures of this process, for metrics.
+        frames: how many calls this process's router sent in each frame, for metrics.
     """
     app = ControlPlaneApp(title="toque", version=version, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False  # else it sends callers where their Host header says
@@ -121,7 +124,7 @@ def make_app(
     app.api.add(ROUTES, app.endpoints, BASE)
     app.api.add(ADMIN_ROUTES, AdminRoutes(plane))
     app.parts = Kept(plane.ready, limits.READY_KEPT_MS)
-    app.metrics = Metrics(plane, app.api, process, version)
+    app.metrics = Metrics(plane, app.api, process, version, frames)
     app.api.add(DEPLOY_ROUTES, DeployRoutes(plane))
 
     async def healthz() -> Response:

@@ -98,6 +98,7 @@ async def _serve(options: DevOptions, listen: Listen) -> None:
             tokens=TokenBook({token: Principal(OPERATOR, ADMIN, "dev", "toque dev")}),
             version=version("toque"),
             process=runtime.process,
+            frames=runtime.router.calls_per_frame,
         )
         async with HttpServer(app, SystemClock(), _HOST, options.port) as server:
             found = DevFile(server.url, token)

@@ -164,6 +164,7 @@ async def _serve(options: UpOptions, listen: Listen) -> None:
             tokens=TokenBook({}),
             version=version("toque"),
             process=runtime.process,
+            frames=runtime.router.calls_per_frame,
         )
         clock = SystemClock()
         server = HttpServer(served, clock, options.host, options.port, loopback_only=False)

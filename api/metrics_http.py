@@ -22,6 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from ..runtime import limits
 from ..runtime.errors import RouteNotFound
+from ..runtime.histogram import Histogram
 from ..runtime.process import ProcessMeter
 from .dispatch_http import Dispatcher, Receive, RouteMeter, Scope, Send
 from .errors_http import answer_of
@@ -72,18 +73,25 @@ class Metrics:
         requests: counts HTTP requests.
         process: figures of this process.
         version: of toque.
+        frames: how many calls this process's router sent in each frame.
 
     Attributes:
         page: the text for Prometheus.
     """
 
     def __init__(
-        self, plane: ControlPlane, requests: Dispatcher, process: ProcessMeter | None, version: str
+        self,
+        plane: ControlPlane,
+        requests: Dispatcher,
+        process: ProcessMeter | None,
+        version: str,
+        frames: Histogram | None = None,
     ) -> None:
         self._plane = plane
         self._requests = requests
         self._process = process
         self._version = version
+        self._frames = frames
         self.page = Kept(self._page, limits.METRICS_KEPT_MS)
 
     async def _page(self) -> bytes:
@@ -98,6 +106,7 @@ class Metrics:
         yield _gauge("toque_build_info", "The version.", ("version",), [((self._version,), 1)])
         yield from _of_shards(figures)
         yield from _of_processes(figures, self._process)
+        yield _frames_of(figures, self._frames)
         yield from _of_workflows(workflows_of(figures, limits.METRICS_WORKFLOWS_MAX))
         yield from _of_accounts(figures)
         yield from _of_requests(self._requests)
@@ -216,9 +225,15 @@ def _of_processes(figures: Figures, own: ProcessMeter | None) -> Iterator[Metric
     lag = [((name,), told["lag_us"]) for name, told in found.values()]
     text = "How late the event loop was."
     yield _histogram("toque_loop_lag_seconds", text, label, lag, 1e6, range(6, 26))
+
+
+def _frames_of(figures: Figures, own: Histogram | None) -> Metric:
+    """Those of each shard, and of this process as `api`."""
     frames = [((name,), shard["calls_per_frame"]) for name, shard in figures.items()]
+    if own is not None:
+        frames.append((("api",), own.figures()))
     text = "Calls that left in one frame."
-    yield _histogram("toque_frame_calls", text, ("shard",), frames, 1, range(12))
+    return _histogram("toque_frame_calls", text, ("shard",), frames, 1, range(12))
 
 
 def _of_workflows(found: list[Workflow]) -> Iterator[Metric]:

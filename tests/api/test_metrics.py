@@ -49,6 +49,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[Runtime, ControlPlaneApp,
             tokens=TokenBook(TOKENS),
             version="test",
             process=runtime.process,
+            frames=runtime.router.calls_per_frame,
         )
         async with HttpServer(app, SystemClock()) as server:
             yield runtime, app, server.url
@@ -105,6 +106,7 @@ MOVED = {
     ("toque_commit_rows_sum", "c0"),
     ("toque_commit_seconds_sum", "d0"),
     ("toque_entity_calls_total", "d0"),
+    ("toque_frame_calls_sum", "api"),
     ("toque_frame_calls_sum", "c0"),
     ("toque_grants_total", "c0"),
     ("toque_lease_calls_total", "c0"),
