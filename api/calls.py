@@ -10,7 +10,7 @@ the last error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar, cast
 
@@ -25,6 +25,7 @@ from ..runtime.errors import (
     ShardUnavailable,
     StoreFailed,
     SystemFault,
+    ToqueError,
 )
 from ..runtime.ids import EntityRef
 
@@ -77,6 +78,7 @@ class Caller:
         *args: Any,
         attempt_ms: int = limits.REQUEST_ATTEMPT_MS,
         changes: bool = False,
+        begun: asyncio.Future[T] | None = None,
     ) -> T:
         """The entity's answer, decoded as `expected`.
 
@@ -85,6 +87,7 @@ class Caller:
             deadline: loop time after which nothing is tried again.
             attempt_ms: how long one try may take (a wait takes long by nature).
             changes: whether the call changes anything, so that its loss matters.
+            begun: the first try, if it has been made.
         """
         loop = asyncio.get_running_loop()
         decode = _decoder_for(cast(Any, expected))
@@ -94,14 +97,14 @@ class Caller:
         while True:
             left_ms = int((deadline - loop.time()) * 1000)
             try:
-                result: T = await self._router.call(
-                    ref,
-                    method,
-                    *args,
-                    timeout_ms=max(1, min(attempt_ms, left_ms)),
-                    decode=decode,
-                )
+                if begun is None:
+                    timeout_ms = max(1, min(attempt_ms, left_ms))
+                    begun = self._router.call(
+                        ref, method, *args, timeout_ms=timeout_ms, decode=decode
+                    )
+                result = await begun
             except _WEATHER as error:
+                begun = None
                 maybe_done = maybe_done or not error.retryable
                 if "broken" in error.data:  # who answers knows that it will take longer
                     patience = patience or loop.time() + limits.REQUEST_BROKEN_MAX_MS / 1000
@@ -113,6 +116,63 @@ class Caller:
                 await asyncio.sleep(pause)
             else:
                 return result
+
+    async def call_each(
+        self,
+        expected: type[T] | Any,
+        deadline: float,
+        method: str,
+        calls: Sequence[tuple[EntityRef, Any]],
+        *,
+        attempt_ms: int = limits.REQUEST_ATTEMPT_MS,
+        changes: bool = False,
+    ) -> list[T | BaseException]:
+        """Calls of many entities with one argument each, sent together; what each gave or raised.
+
+        Args:
+            calls: whom, and the argument.
+            expected, deadline, method, attempt_ms, changes: as for `call`.
+        """
+        left_ms = int((deadline - asyncio.get_running_loop().time()) * 1000)
+        timeout_ms = max(1, min(attempt_ms, left_ms))
+        decode = _decoder_for(cast(Any, expected))
+        call = self._router.call
+        begun = [
+            call(ref, method, argument, timeout_ms=timeout_ms, decode=decode)
+            for ref, argument in calls
+        ]
+        found: list[T | BaseException] = []
+        lost: list[int] = []
+        try:
+            for place, future in enumerate(begun):
+                try:
+                    found.append(await future)
+                except ToqueError as error:
+                    found.append(error)
+                    if isinstance(error, _WEATHER):
+                        lost.append(place)
+        finally:
+            for future in begun[len(found) :]:  # the caller was cancelled
+                future.cancel()
+        again = await asyncio.gather(
+            *(
+                self.call(
+                    expected,
+                    deadline,
+                    calls[place][0],
+                    method,
+                    calls[place][1],
+                    attempt_ms=attempt_ms,
+                    changes=changes,
+                    begun=begun[place],
+                )
+                for place in lost
+            ),
+            return_exceptions=True,
+        )
+        for place, result in zip(lost, again, strict=True):
+            found[place] = result
+        return found
 
     def _pause(self, tries: int) -> float:
         ceiling = min(limits.REQUEST_RETRY_MAX_MS, limits.REQUEST_RETRY_MIN_MS << min(tries, 16))

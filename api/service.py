@@ -261,9 +261,12 @@ class ControlPlane(InstanceChanges):
             seen.add(new.instance_id or "")
             work.append((new, f"{request_id}#{index}"))
         await self._admit(account, record, len(work))
-        results = await asyncio.gather(
-            *(self._create(account, record, new, part, source, 0) for new, part in work),
-            return_exceptions=True,
+        results: list[InstanceView | BaseException] = await self._caller.call_each(
+            InstanceView,
+            self._caller.deadline(),
+            "create",
+            [self._request(account, record, new, part, source, 0) for new, part in work],
+            changes=True,
         )
         created = []
         for (new, _), result in zip(work, results, strict=True):
@@ -284,8 +287,29 @@ class ControlPlane(InstanceChanges):
         source: str,
         wait_ms: int,
     ) -> InstanceView:
-        instance_id = new.instance_id or made_id(account, record.uuid, request_id)
         slice_ms = min(wait_ms, limits.WAIT_SLICE_MS)
+        ref, request = self._request(account, record, new, request_id, source, slice_ms)
+        return await self._caller.call(
+            InstanceView,
+            self._caller.deadline(slice_ms + limits.REQUEST_DEADLINE_MS),
+            ref,
+            "create",
+            request,
+            attempt_ms=slice_ms + limits.REQUEST_ATTEMPT_MS,
+            changes=True,
+        )
+
+    def _request(
+        self,
+        account: str,
+        record: WorkflowRecord,
+        new: NewInstance,
+        request_id: str,
+        source: str,
+        wait_ms: int,
+    ) -> tuple[EntityRef, CreateRequest]:
+        """Which Engine is asked to create, and what it is asked."""
+        instance_id = new.instance_id or made_id(account, record.uuid, request_id)
         settings = self._cache.settings(account, record.uuid)
         request = CreateRequest(
             record.name,
@@ -296,20 +320,12 @@ class ControlPlane(InstanceChanges):
             request_id,
             record.souschefs,
             source,
-            slice_ms,
+            wait_ms,
             new.retention,
             settings.steps or 0,
             default_retention=(settings.success_retention_ms, settings.error_retention_ms),
         )
-        return await self._caller.call(
-            InstanceView,
-            self._caller.deadline(slice_ms + limits.REQUEST_DEADLINE_MS),
-            _engine(account, record, instance_id),
-            "create",
-            request,
-            attempt_ms=slice_ms + limits.REQUEST_ATTEMPT_MS,
-            changes=True,
-        )
+        return _engine(account, record, instance_id), request
 
     # --- reading ---
 
