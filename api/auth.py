@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from ..gatekeeper import identity as registry
+from ..gatekeeper.messages import TokenRecord
 from ..gatekeeper.refusals import TooManyFailures
 from ..runtime.clock import Clock
 from ..runtime.errors import Forbidden, Unauthorized
@@ -27,6 +28,7 @@ SCOPES = registry.SCOPES
 READ, WRITE, ADMIN = SCOPES
 OPERATOR = registry.OPERATOR
 """The account of tokens that reach every account."""
+_KEPT_MAX = 1_024
 _NOBODYS = bytes(32)
 """What the digest of a token that is not there is compared with, so that it takes as long."""
 
@@ -93,6 +95,14 @@ class TokenBook:
         return found
 
 
+class _Admitted(NamedTuple):
+    """What is known of a header. `snapshot`: the registry's tokens that say so; None: our own."""
+
+    principal: Principal
+    snapshot: Mapping[str, TokenRecord] | None = None
+    expires_ms: int = 0
+
+
 class Admission:
     """Turns an `Authorization` header into a principal; one for all tables of routes.
 
@@ -114,6 +124,35 @@ class Admission:
         self._identity = identity
         self._clock = clock
         self._failures = Failures() if failures is None else failures
+        self._kept: dict[bytes, _Admitted] = {}
+
+    def _known(self, authorization: bytes | None) -> Principal | None:
+        """Who asks, if it was found out before and holds still.
+
+        Headers are looked up by their SHA-256, of which nobody can choose a part.
+        """
+        if authorization is None:
+            return None
+        kept = self._kept.get(sha256(authorization).digest())
+        if kept is None:
+            return None
+        if kept.snapshot is not None and kept.snapshot is not self._snapshot():
+            return None  # what is known may have changed
+        if kept.expires_ms and self._clock.now_ms() >= kept.expires_ms:
+            return None
+        return kept.principal
+
+    def _snapshot(self) -> Mapping[str, TokenRecord] | None:
+        """The tokens of the registry if they need no look; the same one until some have changed."""
+        if self._identity is None:
+            return None
+        return self._identity.fresh_tokens(asyncio.get_running_loop().time())
+
+    def _keep(self, authorization: bytes | None, found: _Admitted) -> Principal:
+        if len(self._kept) >= _KEPT_MAX:
+            self._kept.clear()
+        self._kept[sha256(authorization or b"").digest()] = found
+        return found.principal
 
     async def principal(self, authorization: bytes | None, client: str) -> Principal:
         """Who asks.
@@ -126,14 +165,17 @@ class Admission:
             Unauthorized: no valid token.
             TooManyFailures: so, and one time too many.
         """
+        known = self._known(authorization)
+        if known is not None:
+            return known
         try:
             token = bearer(authorization)
             digest = sha256(token).digest()
             here = self._tokens.find(digest)
             if here is not None:
-                return here
+                return self._keep(authorization, _Admitted(here))
             slowed = self._failures.is_slowed(client, asyncio.get_running_loop().time())
-            return await self._registered(token, digest, patient=not slowed)
+            record = await self._registered(token, digest, patient=not slowed)
         except Unauthorized:
             wait_ms = self._failures.note(client, asyncio.get_running_loop().time())
             if wait_ms is None:
@@ -142,6 +184,11 @@ class Admission:
                 "too many requests without a valid token came from this address; wait.",
                 {"retry_after_ms": wait_ms},
             ) from None
+        principal = Principal(record.account, record.scope, record.id, record.name)
+        snapshot = self._snapshot()
+        if snapshot is not None and snapshot.get(record.id) is record:
+            self._keep(authorization, _Admitted(principal, snapshot, record.expires_ms))
+        return principal
 
     async def check_still(self, authorization: bytes | None) -> None:
         """Check a request again that was admitted and goes on for long.
@@ -156,7 +203,7 @@ class Admission:
         if self._tokens.find(digest) is None:
             await self._registered(token, digest, patient=True)
 
-    async def _registered(self, token: bytes, digest: bytes, *, patient: bool) -> Principal:
+    async def _registered(self, token: bytes, digest: bytes, *, patient: bool) -> TokenRecord:
         token_id = token_id_of(token)
         found = None
         if token_id is not None and self._identity is not None:
@@ -166,7 +213,7 @@ class Admission:
             raise Unauthorized("the token is not known; check TOQUE_TOKEN.")
         if found.expires_ms and self._clock.now_ms() >= found.expires_ms:
             raise Unauthorized("the token has expired; have a new one made.")
-        return Principal(found.account, found.scope, found.id, found.name)
+        return found
 
 
 def bearer(authorization: bytes | None) -> bytes:

@@ -144,7 +144,7 @@ class AccountCache:
                 _, dropped = self._accounts.popitem(last=False)
                 if dropped.loading is not None:
                     dropped.loading.cancel()
-        else:
+        elif len(self._accounts) > 1:
             self._accounts.move_to_end(account)
         return cached
 

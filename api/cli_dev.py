@@ -27,7 +27,7 @@ from .cli_flags import Flags, flags_command, new_app
 from .cli_output import print_json
 from .logs import log_to_stderr
 from .server_http import HttpServer
-from .serving import Hosted, Listen, check_address, hosted_on, run_server
+from .serving import Hosted, Listen, check_address, hosted_on, run_server, settle
 from .wiring import Runtime
 
 _HOST = "127.0.0.1"
@@ -104,6 +104,7 @@ async def _serve(options: DevOptions, listen: Listen) -> None:
             found = DevFile(server.url, token)
             path = await asyncio.to_thread(write_dev_file, options.hosted.data, found)
             _tell(options, runtime, server.url, path)
+            settle()
             await asyncio.Event().wait()
 
 

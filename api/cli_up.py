@@ -33,7 +33,7 @@ from .logs import log_to_stderr
 from .metrics_http import MetricsApp
 from .notify_socket import Notifier
 from .server_http import HttpServer, address_of, is_loopback
-from .serving import Hosted, Listen, check_address, hosted_on, run_server, told_of_address
+from .serving import Hosted, Listen, check_address, hosted_on, run_server, settle, told_of_address
 from .wiring import Runtime
 
 _LOOPBACK = "127.0.0.1"
@@ -175,6 +175,7 @@ async def _serve(options: UpOptions, listen: Listen) -> None:
             await _start(stack, metrics, _LOOPBACK, options.metrics_port, _METRICS_PORT)
             metrics_url = f"{metrics.url}/metrics"
         _tell(options, runtime, server.url, metrics_url, first)
+        settle()
         notifier.ready(f"serving at {server.url}")
         stack.callback(notifier.close)
         try:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, NamedTuple, Protocol
 
 from ..gatekeeper.identity import OPERATOR
@@ -39,10 +38,14 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+WHOLE = "toque.whole"
+"""In a scope: sends a whole answer in JSON, by status and body; False: it can't just now."""
 ACCOUNT = "{account}"
 """The segment of a path that names the account; it is the fourth of every path that has one."""
 _ACCOUNT_AT = 3
 _ACCOUNTS = b"accounts"
+_PATHS_KEPT_MAX = 1_024
+_PATH_KEPT_BYTES_MAX = 512
 _DRAINED_BYTES_MAX = 16 * limits.MIB
 """A longer body is not read to its end after a refusal: the connection is closed."""
 
@@ -82,12 +85,12 @@ class Request:
         key: its Idempotency-Key.
         meter: counts it.
         last_event: its Last-Event-ID.
-        check_still: raises `Unauthorized` once the token with which it came is not valid any more.
     """
 
     __slots__ = (
+        "_admission",
+        "_authorization",
         "account",
-        "check_still",
         "client",
         "gauge",
         "held",
@@ -104,7 +107,8 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive, gauge: Gauge, meter: RouteMeter) -> None:
         self.account = ""
         self.principal = _NOBODY
-        self.check_still: Callable[[], Awaitable[None]] = _never_admitted
+        self._admission: Admission | None = None
+        self._authorization: bytes | None = None
         address = scope.get("client")
         self.client: str = address[0] if address else ""
         self.words: list[str] = []
@@ -116,6 +120,16 @@ class Request:
         self.length: int | None = None
         self.key: str | None = None
         self.last_event = 0
+
+    def admitted(self, admission: Admission, authorization: bytes | None, who: Principal) -> None:
+        """It was found out who asks."""
+        self._admission, self._authorization, self.principal = admission, authorization, who
+
+    async def check_still(self) -> None:
+        """Raise `Unauthorized` once the token with which it came is not valid any more."""
+        if self._admission is None:
+            raise Unauthorized("the request was not admitted.")
+        await self._admission.check_still(self._authorization)
 
     async def body(self, bytes_max: int = limits.BODY_BYTES_MAX) -> bytes:
         """The whole body, or `PayloadTooLarge` as soon as it is known to be over `bytes_max`."""
@@ -184,10 +198,6 @@ Handler = Callable[[Request], Awaitable[bytes | Streamed]]
 _NOBODY = Principal("", "read", "", "")
 
 
-async def _never_admitted() -> None:
-    raise Unauthorized("the request was not admitted.")
-
-
 class RouteMeter:
     """Requests of one route: how many ended with which status, and how long they took.
 
@@ -220,6 +230,15 @@ class _Endpoint(NamedTuple):
     meter: RouteMeter
 
 
+class _Found(NamedTuple):
+    """A path: its segments, that of the account; its endpoints by method and its parameters."""
+
+    parts: list[bytes]
+    account_part: bytes | None
+    endpoints: Mapping[str, _Endpoint] = {}
+    words: list[str] = []
+
+
 class Dispatcher:
     """The ASGI application over tables of routes.
 
@@ -234,6 +253,7 @@ class Dispatcher:
         self.meters = [self._unrouted]
         """Figures of each route, and of what found none."""
         self._by_length: dict[int, dict[tuple[bytes, ...], dict[str, _Endpoint]]] = {}
+        self._kept: dict[bytes, _Found] = {}
 
     def add(self, routes: Iterable[Route], handlers: object, base: tuple[str, ...] = ()) -> None:
         """Serve a table.
@@ -273,6 +293,7 @@ class Dispatcher:
 
     async def _answer(self, request: Request, scope: Scope, send: Send) -> int:
         """Send the answer; gives its status."""
+        whole = scope.pop(WHOLE, None)
         entered = False
         headers: Headers = [JSON]
         try:
@@ -291,6 +312,8 @@ class Dispatcher:
         finally:
             self._gauge.bytes -= request.held
             self._gauge.requests -= entered
+        if len(headers) == 1 and whole is not None and whole(status, body):
+            return status
         headers.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -303,46 +326,62 @@ class Dispatcher:
 
     async def _admit(self, scope: Scope, request: Request) -> Handler:
         """Check token and account, find the handler, and check the scope."""
-        authorization = None
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                authorization = value
-            elif name == b"content-length":
-                request.length = int(value) if value.isdigit() else None
-            elif name == b"idempotency-key":
-                request.key = value.decode("latin-1")
-            elif name == b"last-event-id" and value.isdigit() and len(value) < 20:
-                request.last_event = int(value)
-        principal = await self._admission.principal(authorization, request.client)
-        request.principal = principal
-        request.check_still = partial(self._admission.check_still, authorization)
-        parts: list[bytes] = scope["raw_path"][1:].split(b"/")
-        if len(parts) > 1 and not parts[-1]:
-            parts.pop()
-        if len(parts) > _ACCOUNT_AT and parts[_ACCOUNT_AT - 1] == _ACCOUNTS:
-            request.account = _account(principal, parts[_ACCOUNT_AT])
-        endpoint = self._find(scope["method"], parts, request)
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        authorization = headers.get(b"authorization")
+        length, key = headers.get(b"content-length"), headers.get(b"idempotency-key")
+        if length is not None and length.isdigit():
+            request.length = int(length)
+        if key is not None:
+            request.key = key.decode("latin-1")
+        last = headers.get(b"last-event-id", b"")
+        if last.isdigit() and len(last) < 20:
+            request.last_event = int(last)
+        admission = self._admission
+        principal = await admission.principal(authorization, request.client)
+        request.admitted(admission, authorization, principal)
+        raw_path: bytes = scope["raw_path"]
+        found = self._kept.get(raw_path) or _Found(*_parts_of(raw_path))
+        if found.account_part is not None:
+            request.account = _account(principal, found.account_part)
+        if not found.endpoints:
+            found = self._find(raw_path, found)
+        method = scope["method"]
+        endpoint = found.endpoints.get(method)
+        if endpoint is None:
+            known = list(found.endpoints)
+            raise MethodNotAllowed(
+                f"this path takes {', '.join(known)}, not {method}.", {"allowed": known}
+            )
+        request.words = found.words
         request.meter = endpoint.meter
         principal.check_scope(endpoint.route.scope)
         if endpoint.route.operator:
             principal.check_operator()
         return endpoint.handler
 
-    def _find(self, method: str, parts: list[bytes], request: Request) -> _Endpoint:
-        for path, endpoints in self._by_length.get(len(parts), {}).items():
-            words = _match(path, parts)
+    def _find(self, raw_path: bytes, asked: _Found) -> _Found:
+        """What the path is. It is kept: most requests are for a few paths."""
+        for path, endpoints in self._by_length.get(len(asked.parts), {}).items():
+            words = _match(path, asked.parts)
             if words is not None:
-                request.words = words
-                endpoint = endpoints.get(method)
-                if endpoint is None:
-                    raise MethodNotAllowed(
-                        f"this path takes {', '.join(endpoints)}, not {method}.",
-                        {"allowed": list(endpoints)},
-                    )
-                return endpoint
+                found = asked._replace(endpoints=endpoints, words=words)
+                if len(raw_path) <= _PATH_KEPT_BYTES_MAX:
+                    if len(self._kept) >= _PATHS_KEPT_MAX:
+                        self._kept.clear()
+                    self._kept[raw_path] = found
+                return found
         raise RouteNotFound(
             "there is no such path. Ids are percent-encoded path segments: '/' in an id is '%2F'."
         )
+
+
+def _parts_of(raw_path: bytes) -> tuple[list[bytes], bytes | None]:
+    """The segments of a path, and that of the account."""
+    parts = raw_path[1:].split(b"/")
+    if len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    has_account = len(parts) > _ACCOUNT_AT and parts[_ACCOUNT_AT - 1] == _ACCOUNTS
+    return parts, parts[_ACCOUNT_AT] if has_account else None
 
 
 def _account(principal: Principal, part: bytes) -> str:

@@ -66,6 +66,11 @@ class IdentityCache:
             found = self._tokens.get(token_id)
         return found
 
+    def fresh_tokens(self, now: float) -> dict[str, TokenRecord] | None:
+        """All tokens, if that may be used as it is; the same mapping until one has changed."""
+        fresh = (now - self._seen_at) * 1000 <= limits.IDENTITY_FRESH_MS
+        return self._tokens if fresh else None
+
     async def accounts(self) -> dict[str, AccountInfo]:
         """All accounts as of now."""
         await self._asked_since(asyncio.get_running_loop().time())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from ..engines.views import EventPage
@@ -25,7 +26,7 @@ T = TypeVar("T")
 BASE = ("client", "v4", "accounts", ACCOUNT)
 """What stands before each path of the table."""
 _WATCH_AFTER_S = 0.25
-"""How long a wait goes on before its client is watched."""
+"""How long a wait goes on, at least, before its client is watched; twice that at most."""
 
 ROUTES = (
     Route("GET", ("workflows",), "list_workflows", READ),
@@ -64,6 +65,7 @@ class Routes:
         self._plane = plane
         self._draining = False
         self._watches: set[_Watch] = set()
+        self._looking: asyncio.TimerHandle | None = None
         self.streams = 0
 
     def drain(self) -> None:
@@ -109,7 +111,7 @@ class Routes:
         return shapes.answer(version_shapes.version_graph_shape(found))
 
     async def _create_instance(self, request: Request) -> bytes:
-        wait_ms = _wait_of(requests.parse_query(request.query, ("wait",)))
+        wait_ms = _wait_in(request.query)
         new = requests.parse_create(await request.body())
         work = self._plane.create_instance(
             request.account,
@@ -294,8 +296,9 @@ class Routes:
             raise _draining()
         loop = asyncio.get_running_loop()
         watch = _Watch(request, loop)
-        timer = loop.call_later(_WATCH_AFTER_S, watch.start)
         self._watches.add(watch)
+        if self._looking is None:
+            self._looking = loop.call_later(_WATCH_AFTER_S, self._look)
         try:
             return await work
         except asyncio.CancelledError:
@@ -304,9 +307,17 @@ class Routes:
             watch.task.uncancel()
             raise watch.reason from None
         finally:
-            timer.cancel()
             watch.stop()
             self._watches.discard(watch)
+
+    def _look(self) -> None:
+        """Start to watch those that have waited for a while. One timer does for all."""
+        self._looking = None
+        for watch in self._watches:
+            watch.look()
+        if self._watches:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.call_later(_WATCH_AFTER_S, self._look)
 
 
 async def _while_valid(request: Request, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -339,7 +350,7 @@ class _Counted:
 class _Watch:
     """Ends a request's wait from outside. It is the current task's, made within it."""
 
-    __slots__ = ("_loop", "_request", "_watching", "reason", "task")
+    __slots__ = ("_is_old", "_loop", "_request", "_watching", "reason", "task")
 
     def __init__(self, request: Request, loop: asyncio.AbstractEventLoop) -> None:
         task = asyncio.current_task()
@@ -348,12 +359,15 @@ class _Watch:
         self.reason: BaseException | None = None
         self._request = request
         self._loop = loop
+        self._is_old = False
         self._watching: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        """Look out for what ends it (short waits end before that costs anything)."""
-        watching = self._watch_client(), self._watch_token()
-        self._watching = [self._loop.create_task(each) for each in watching]
+    def look(self) -> None:
+        """From the second time on, look out for what ends it: short waits cost nothing."""
+        if self._is_old and not self._watching:
+            watching = self._watch_client(), self._watch_token()
+            self._watching = [self._loop.create_task(each) for each in watching]
+        self._is_old = True
 
     async def _watch_client(self) -> None:
         await self._request.gone()
@@ -386,3 +400,9 @@ def _draining() -> ShardUnavailable:
 def _wait_of(query: dict[str, str]) -> int:
     text = query.get("wait")
     return 0 if text is None else requests.parse_duration(text, "wait")
+
+
+@lru_cache(maxsize=64)
+def _wait_in(query: bytes) -> int:
+    """The time to wait of a query that may hold nothing else; most callers ask for the same."""
+    return _wait_of(requests.parse_query(query, ("wait",)))

@@ -17,9 +17,15 @@ from collections.abc import Callable
 from email.utils import formatdate
 from types import TracebackType
 from typing import Any, Protocol
+from urllib.parse import unquote
 
+import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from ..runtime import limits
@@ -33,13 +39,15 @@ from ..runtime.errors import (
     ToqueError,
 )
 from ..runtime.log_bounds import LogBounds
-from .dispatch_http import Receive, Scope, Send
-from .errors_http import answer_of
+from .dispatch_http import WHOLE, Receive, Scope, Send
+from .errors_http import JSON, answer_of
 
 _BACKLOG = 2048
 _UVICORN_LOG = "uvicorn.error"
 """Where uvicorn logs what clients send: a line for each request that is none."""
 _STOP_GRACE_S = 5
+_EARLY_S = 0.001
+"""Timers may fire so much too early."""
 
 
 class _OneWrite:
@@ -69,6 +77,13 @@ class _OneWrite:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
 
+    def write_now(self, data: bytes) -> None:
+        """Send `data` behind what is to be sent."""
+        if self._parts:
+            self.write(data)
+        elif not self.is_closing():
+            self._transport.write(data)
+
     def _flush(self) -> None:
         if self._parts:
             parts, self._parts = self._parts, []
@@ -92,10 +107,46 @@ class _OneWrite:
         self._transport.close()
 
 
+class _State(ServerState):
+    """uvicorn's state of all connections.
+
+    Attributes:
+        json_head: the headers of an answer in JSON, up to its length.
+    """
+
+    json_head = b""
+
+
+class _Cycle(RequestResponseCycle):
+    """A request and its answer, which may be sent as a whole.
+
+    Attributes:
+        json_head: the headers of an answer in JSON, up to its length.
+    """
+
+    json_head = b""
+
+    def whole(self, status: int, body: bytes) -> bool:
+        """Send an answer in JSON by one write; False: it has to be sent by `send`."""
+        if self.response_started or self.disconnected or self.flow.write_paused:
+            return False
+        if not self.keep_alive or self.scope["method"] == "HEAD":
+            return False
+        self.response_started = self.response_complete = True
+        head = STATUS_LINE[status], self.json_head, b"%d\r\n\r\n" % len(body)
+        self.transport.write_now(b"".join((*head, body)))  # type: ignore[attr-defined]
+        self.message_event.set()
+        self.on_response()
+        return True
+
+
 class _Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with whole writes and bounds; see the module's description."""
 
     connections_max = limits.HTTP_CONNECTIONS_MAX
+    server_state: _State
+    _idle_until: float | None = None
+    """Until when a connection between two requests is kept; None: it is not between any."""
     _refusal: ToqueError | None = None
     """Why this connection is refused."""
     _head_bytes: int | None = None
@@ -122,22 +173,32 @@ class _Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_deadline()
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()
+        self._idle_until = None
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
 
     # --- the head ---
 
     def on_message_begin(self) -> None:
         self._head_bytes = self._counted = 0
         self._begun += 1
-        super().on_message_begin()
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
 
     def on_url(self, url: bytes) -> None:
-        super().on_url(url)
+        self.url += url
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._count(len(name) + len(value))
+        self._counted += len(name) + len(value)
+        if self._counted > limits.HEAD_BYTES_MAX:
+            self._count(0)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def _count(self, size: int) -> None:
         self._counted += size
@@ -148,22 +209,93 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_bytes = None
         self._unset_deadline()
-        super().on_headers_complete()
+        version = self.parser.get_http_version()
+        before = self.cycle
+        cycle = self.cycle = _Cycle(
+            scope=self._scope(version),  # type: ignore[arg-type]
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        cycle.json_head = self.server_state.json_head
+        cycle.scope[WHOLE] = cycle.whole  # type: ignore[literal-required]
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def _scope(self, version: str) -> Scope:
+        """The request as ASGI tells it."""
+        url = self.url
+        if url.startswith(b"/") and not url.startswith(b"//") and b"#" not in url:
+            raw_path, _, query = url.partition(b"?")
+        else:
+            parsed = httptools.parse_url(url)
+            raw_path, query = parsed.path, parsed.query or b""
+        path = raw_path.decode("ascii")
+        return {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": self.parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": self.headers,
+            "state": {},
+        }
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         if self.cycle is not None and self.cycle.response_complete:  # its rest was passed over
             self._unset_deadline()
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._rest()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._head_bytes is not None and not self.transport.is_closing():
-            self._unset_keepalive_if_required()  # the next request has begun
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        elif self._head_bytes is not None:  # the next request has begun
             self._set_deadline(limits.HEAD_READ_MAX_MS, self._head_is_late)
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Keep the connection for the next request. Its one timer looks again when it fires."""
+        self._idle_until = self.loop.time() + self.timeout_keep_alive
+        if self.timeout_keep_alive_task is None:
+            self._look_later(self._idle_until)
+
+    def _look_later(self, at: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._idle_until is None:
+            return  # a request is under way, and rests after its answer
+        if self.loop.time() < self._idle_until - _EARLY_S:
+            self._look_later(self._idle_until)
+        else:
+            self.timeout_keep_alive_handler()
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_until = None
 
     def data_received(self, data: bytes) -> None:
         if self._hang_up_at is not None:
@@ -186,7 +318,7 @@ class _Protocol(HttpToolsProtocol):
                 self._refuse(_head_too_large())
                 return
         is_idle = self.cycle is None or self.cycle.response_complete
-        if is_idle and self._deadline is None and self.timeout_keep_alive_task is None:
+        if is_idle and self._deadline is None and self._idle_until is None:
             self._set_deadline(limits.HEAD_READ_MAX_MS, self._head_is_late)
 
     def _head_is_late(self) -> None:
@@ -310,7 +442,7 @@ class HttpServer:
         self._clock = clock
         self._host = host
         self.port = port
-        self._state = ServerState()
+        self._state = _State()
         self._listener: asyncio.Server | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._log_bounds = LogBounds((_UVICORN_LOG,))
@@ -351,6 +483,7 @@ class HttpServer:
     def _tick(self) -> None:
         date = formatdate(self._clock.now_ms() / 1000, usegmt=True).encode()
         self._state.default_headers = [(b"date", date)]
+        self._state.json_head = b"date: %b\r\n%b: %b\r\ncontent-length: " % (date, *JSON)
         self._ticking = asyncio.get_running_loop().call_later(1, self._tick)
 
     async def stop(self) -> None:

@@ -30,6 +30,7 @@ from toque.api.app_http import make_app
 from toque.api.auth import TokenBook
 from toque.api.server_http import HttpServer
 from toque.api.service import ControlPlane
+from toque.api.serving import settle
 from toque.engines.views import InstanceView
 from toque.gatekeeper.messages import (
     AccountInfo,
@@ -119,6 +120,7 @@ async def api(folder: str) -> None:
     plane = ControlPlane(router, PLACEMENT, SystemClock(), entropy)
     app = make_app(plane, tokens=TokenBook({}), version="bench")
     async with HttpServer(app, SystemClock()) as server:
+        settle()
         print(json.dumps({"url": server.url}), flush=True)
         await loop.run_in_executor(None, sys.stdin.read)
     await plane.close()

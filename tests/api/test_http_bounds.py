@@ -6,17 +6,21 @@ Nothing of it breaks the server, and callers are told what to do.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import logging
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
 from yarl import URL
 
 from toque.api.app_http import make_app
 from toque.api.auth import Principal, TokenBook
-from toque.api.server_http import HttpServer, _OneWrite
+from toque.api.server_http import HttpServer, _Cycle, _OneWrite
 from toque.runtime import limits
 
 CREATE = "/client/v4/accounts/default/workflows/orders/instances"
@@ -315,3 +319,66 @@ async def test_bodies_of_the_admin_routes_are_checked_too(plane: Any, body: byte
                 assert answer.status == 400, path
                 assert (await answer.json())["errors"][0]["code"] in (10101, 10102)
     await plane.service.close()
+
+
+async def test_requests_leave_nothing_to_the_garbage_collector(plane: Any) -> None:
+    plane.router.finishes_at_once = True
+    async with plane.client() as client:
+
+        async def some(count: int) -> int:
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(count):
+                    await client.create_instance("orders", params={"n": 1}, wait=5)
+                    await client.create_instance("orders", params={"n": 1})
+                return gc.collect()
+            finally:
+                gc.enable()
+
+        await some(5)
+        assert await some(20) < 100
+
+
+async def test_a_known_path_still_looks_at_account_and_method(plane: Any) -> None:
+    plane.router.add_workflow("orders", "other")
+    other = CREATE.replace("/default/", "/other/")
+    async with (
+        plane.serving() as server,
+        aiohttp.ClientSession(server.url) as session,
+    ):
+        for _ in range(2):
+            for path, headers, status in (
+                (CREATE, AUTH, 200),
+                (f"{CREATE}/", AUTH, 200),
+                (other, AUTH, 403),
+                (CREATE, {"Authorization": "Bearer no"}, 401),
+            ):
+                async with session.post(path, data=b"{}", headers=headers) as answer:
+                    assert answer.status == status, path
+            async with session.put(CREATE, headers=AUTH) as answer:
+                assert (answer.status, answer.headers["Allow"]) == (405, "POST, GET")
+
+
+@pytest.mark.parametrize("why", ["nobody reads", "gone", "head", "last", "begun", None])
+def test_a_whole_answer_is_sent_at_once_only_where_that_is_right(why: str | None) -> None:
+    written: list[bytes] = []
+    loop = asyncio.new_event_loop()
+    transport = SimpleNamespace(write=written.append, is_closing=lambda: False)
+    wrapped = _OneWrite(transport, loop, lambda: None)
+    flow = FlowControl(transport)  # type: ignore[arg-type]
+    cycle = _Cycle(
+        {"method": "HEAD" if why == "head" else "GET"},  # type: ignore[arg-type]
+        wrapped, flow, logging.getLogger(), logging.getLogger(), False, [], asyncio.Event(),
+        False, why != "last", lambda: written.append(b"."),
+    )  # fmt: skip
+    cycle.json_head = b"content-length: "
+    cycle.disconnected = why == "gone"
+    cycle.response_started = why == "begun"
+    if why == "nobody reads":
+        flow.pause_writing()
+    assert cycle.whole(404, b"{}") is (why is None)
+    whole = [b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}", b"."]
+    assert written == (whole if why is None else [])
+    assert cycle.response_complete is (why is None)
+    loop.close()
