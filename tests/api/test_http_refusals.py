@@ -341,7 +341,7 @@ async def test_what_is_no_http_is_refused(plane: Any, data: bytes) -> None:
 
 
 async def test_health(plane: Any) -> None:
-    parts = ["c0", "d0", "d1", "d2", "account", "gatekeeper"]
+    parts = ["c0", "d0", "d1", "d2", "account", "gatekeeper", "identity"]
     async with plane.serving() as server, aiohttp.ClientSession(server.url) as session:
         async with session.get("/healthz") as answer:
             assert answer.status == 200
