@@ -27,6 +27,7 @@ from .server import fresh
 Rows = dict[str, list[dict[str, Any]]]
 WORKLOADS = ("w1", "w2", "w3")
 OURS = "toque"
+CONC = 64
 TITLES = {
     "w1": {
         "completions_per_s": "create to complete, /s",
@@ -67,8 +68,8 @@ def run_toque(workload: str, n: int, waiters: int) -> dict[str, Any]:
         return waiting.measure(waiters)
     with fresh() as server:
         if workload == "w1":
-            return asyncio.run(throughput.create_to_complete(server, n, 64))
-        return asyncio.run(throughput.ten_steps(server, max(1, n // 8), 64))
+            return asyncio.run(throughput.create_to_complete(server, n, CONC))
+        return asyncio.run(throughput.ten_steps(server, max(1, n // 8), CONC))
 
 
 def run_peer(name: str, workload: str, timeout_s: float) -> dict[str, Any] | None:
@@ -178,8 +179,8 @@ def report(found: dict[str, Rows]) -> str:
 
 `PEERS=kit python -m bench compare`: in turns within one run, medians; {processes.machine()}. \
 Every system acknowledges after an fsync, each in the mode that was the fastest of those tried: \
-toque over HTTP on Ray, 64 requests in flight, create-and-wait in one; Restate over HTTP, by two \
-requests and by one (`restate-call`); DBOS in process; Cloudflare's local engine over HTTP.
+toque over HTTP on Ray, {CONC} requests in flight, create-and-wait in one; Restate over HTTP, by \
+two requests and by one (`restate-call`); DBOS in process; Cloudflare's local engine over HTTP.
 
 {text}
 Versions: {"; ".join(versions)}.
@@ -213,7 +214,16 @@ def command(
     print(json.dumps(figures(found)))
     if page and names:
         sections.put("comparison", text, figures=figures(found))
+        _put_ours(found, n)
     elif page:
         print(
             f"No peers ({os.environ.get('PEERS') or '$PEERS is not set'}): the page stays as it is."
         )
+
+
+def _put_ours(found: dict[str, Rows], n: int) -> None:
+    """toque's own section, as `throughput` writes it, if both workloads were run."""
+    ours = [found.get(workload, {}).get(OURS, []) for workload in ("w1", "w2")]
+    rows = [{**steps, **creates} for creates, steps in zip(*ours, strict=False)]
+    if rows:
+        throughput.put(rows, n, CONC)

@@ -32,21 +32,23 @@ class Part(NamedTuple):
 
 
 def parts(others: bool) -> list[Part]:
-    """What is run."""
-    found = [
-        Part(("throughput",), 60, 180),
-        Part(("layers",), 60, 150),
-        Part(("control-plane",), 45, 120),
-        Part(("idle",), 90, 180),
-        Part(("slow-fsync", "--peers", "all" if others else "none"), 150, 300),
+    """What is run. The comparison measures what `throughput` does, so one of them is enough."""
+    first = (
+        Part(("compare", "--seconds", "640"), 640, 760)
+        if others
+        else Part(("throughput",), 60, 180)
+    )
+    return [
+        first,
+        Part(("layers",), 40, 150),
+        Part(("control-plane",), 35, 120),
+        Part(("slow-fsync", "--peers", "restate" if others else "none"), 170, 300),
         Part(("creates",), 320, 400),
-        Part(("steps",), 30, 90),
-        Part(("waiters", "--n", "30000"), 120, 240),
-        Part(("http-clients",), 15, 60),
+        Part(("idle",), 75, 180),
+        Part(("waiters", "--n", "30000"), 110, 240),
+        Part(("steps",), 20, 90),
+        Part(("http-clients",), 10, 60),
     ]
-    if others:
-        found.insert(0, Part(("compare", "--seconds", "660"), 660, 780))
-    return found
 
 
 def quick_parts(others: bool) -> list[Part]:

@@ -137,6 +137,12 @@ CPU of an instance of one step by process, ms:
 """
 
 
+def put(rows: list[dict[str, Any]], n: int, conc: int) -> None:
+    """Write the section."""
+    figures = {f"{role}_ms": value for role, value in by_role(rows).items()}
+    sections.put("throughput", report(rows, n, conc), figures=figures)
+
+
 def command(
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     n: Annotated[int, typer.Option(min=100, help="Instances a round.")] = 4000,
@@ -156,5 +162,4 @@ def command(
         medians = {key: median_of(rows, key) for key in KEYS}
         print(json.dumps({**medians, "cpu_ms_by_role": by_role(rows)}))
     if page:
-        figures = {f"{role}_ms": value for role, value in by_role(rows).items()}
-        sections.put("throughput", text, figures=figures)
+        put(rows, n, conc)

@@ -7,6 +7,7 @@ the ratio is what to look at. `all` runs them.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -36,14 +37,47 @@ class Row(NamedTuple):
         return self.us / self.bare_us
 
 
+Sample = tuple[float, ...]
+"""Figures of one turn, in microseconds."""
+
+
 async def in_turns(
-    layer: Callable[[], Awaitable[float]],
-    bare: Callable[[], Awaitable[float]],
+    layer: Callable[[], Awaitable[Sample]],
+    bare: Callable[[], Awaitable[Sample]],
     rounds: int = ROUNDS,
-) -> tuple[float, float]:
-    """Medians of both, measured in turns; the first turn warms up and does not count."""
-    found: tuple[list[float], list[float]] = ([], [])
+) -> list[tuple[float, float]]:
+    """Medians of each figure, `(of the layer, of the bare thing)`, measured in turns.
+
+    The first turn warms up and does not count.
+    """
+    found: tuple[list[Sample], list[Sample]] = ([], [])
     for _ in range(rounds + 1):
         found[0].append(await layer())
         found[1].append(await bare())
-    return statistics.median(found[0][1:]), statistics.median(found[1][1:])
+    medians = [
+        [statistics.median(figure) for figure in zip(*turns[1:], strict=True)] for turns in found
+    ]
+    return list(zip(*medians, strict=True))
+
+
+class Watch:
+    """Times units of work one by one: the median unit, and the CPU of this process for each.
+
+    Others who use the machine lengthen some units, not the median one, and no unit's CPU.
+    """
+
+    def __init__(self) -> None:
+        self._took: list[float] = []
+        self._cpu = time.process_time()
+        self._start = time.perf_counter()
+
+    def unit(self) -> None:
+        """A unit has ended, and the next begins."""
+        now = time.perf_counter()
+        self._took.append(now - self._start)
+        self._start = now
+
+    def sample(self) -> Sample:
+        """Wall time of the median unit, CPU of a unit."""
+        cpu = (time.process_time() - self._cpu) / len(self._took)
+        return statistics.median(self._took) * 1e6, cpu * 1e6

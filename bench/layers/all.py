@@ -57,7 +57,8 @@ def report(rows: list[Row]) -> str:
     return f"""## Layers
 
 `python -m bench layers`: each layer against something bare that does the least of the same, in
-turns within one run, medians. To find the layer in which a regression lies.
+turns within one run, medians. Commits and steps as a caller waits for them, and their CPU; all else
+is CPU. To find the layer in which a regression lies.
 
 {table(head, lines)}
 """

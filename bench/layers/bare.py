@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from pathlib import Path
+
+from . import Sample, Watch
 
 VALUE = b"v" * 150
 
@@ -19,17 +20,18 @@ class BareStore:
         self._connection.execute("CREATE TABLE rows (n INTEGER PRIMARY KEY, value BLOB)")
         self._next = 0
 
-    def commits_us(self, rows: int, times: int) -> float:
-        """Microseconds of a commit of so many new rows."""
+    def commits(self, rows: int, times: int) -> Sample:
+        """Wall time and CPU of a commit of so many new rows."""
         execute = self._connection.execute
-        start = time.perf_counter()
+        watch = Watch()
         for _ in range(times):
             execute("BEGIN IMMEDIATE")
             values = [(self._next + n, VALUE) for n in range(rows)]
             self._connection.executemany("INSERT INTO rows VALUES (?, ?)", values)
             execute("COMMIT")
             self._next += rows
-        return (time.perf_counter() - start) / times * 1e6
+            watch.unit()
+        return watch.sample()
 
     def close(self) -> None:
         """Close the file."""

@@ -7,13 +7,12 @@ epoch, and who is told; a hundred rows share that.
 from __future__ import annotations
 
 import contextlib
-import time
 from pathlib import Path
 
 from toque.runtime.store_sqlite import SqliteStore
 from toque.runtime.tables import Table
 
-from . import Row, in_turns
+from . import Row, Sample, Watch, in_turns
 from .bare import VALUE, BareStore
 
 TABLE = Table("bench_rows", (("entity", "TEXT"), ("n", "INTEGER"), ("value", "BLOB")), key_size=2)
@@ -29,22 +28,25 @@ async def measure(folder: Path, scale: float) -> list[Row]:
                 times = max(3, int((400 if rows == 1 else 100) * scale))
                 next_row = rows * 1_000_000
 
-                async def layer(rows: int = rows, times: int = times) -> float:
+                async def layer(rows: int = rows, times: int = times) -> Sample:
                     nonlocal next_row
-                    start = time.perf_counter()
+                    watch = Watch()
                     for _ in range(times):
                         for n in range(rows):
                             store.put(n, TABLE, ("entity", next_row + n, VALUE))
                         next_row += rows
                         await store.flush()
-                    return (time.perf_counter() - start) / times * 1e6
+                        watch.unit()
+                    return watch.sample()
 
-                async def alone(rows: int = rows, times: int = times) -> float:
-                    return bare.commits_us(rows, times)
+                async def alone(rows: int = rows, times: int = times) -> Sample:
+                    return bare.commits(rows, times)
 
-                us, bare_us = await in_turns(layer, alone)
                 what = f"commit of {rows} row{'s' * (rows > 1)}"
-                found.append(Row("store", what, us, "SQLite commit in WAL, fsync", bare_us))
+                against = "SQLite commit in WAL, fsync"
+                wall, cpu = await in_turns(layer, alone)
+                found.append(Row("store", what, wall[0], against, wall[1]))
+                found.append(Row("store", f"{what}, CPU", cpu[0], against, cpu[1]))
         finally:
             await store.close()
     return found

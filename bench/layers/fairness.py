@@ -14,7 +14,7 @@ import msgspec
 from toque.gatekeeper.messages import CycleReply, CycleRequest
 from toque.gatekeeper.slots import LeaseBook
 
-from . import Row, in_turns
+from . import Row, Sample, in_turns
 
 SHARE = 5
 _encode = msgspec.msgpack.Encoder().encode
@@ -39,23 +39,23 @@ class Cycle:
         self._book.limit = SHARE * workflows
 
     def answers_us(self, calls: int) -> float:
-        """Microseconds of an answer."""
+        """CPU microseconds of an answer."""
         self._seq += 1
         asked = [request(number % self._workflows, self._seq) for number in range(calls)]
-        start = time.perf_counter()
+        start = time.process_time()
         for one in asked:
             self._book.on_request(one, 1_000 + self._seq)
-        return (time.perf_counter() - start) / calls * 1e6
+        return (time.process_time() - start) / calls * 1e6
 
 
 def codec_us(calls: int) -> float:
-    """Microseconds to encode and decode a call and its answer."""
+    """CPU microseconds to encode and decode a call and its answer."""
     asked, reply = request(1, 1), CycleReply(1, SHARE, 1_000)
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(calls):
         _request(_encode(asked))
         _reply(_encode(reply))
-    return (time.perf_counter() - start) / calls * 1e6
+    return (time.process_time() - start) / calls * 1e6
 
 
 async def measure(folder: Path, scale: float) -> list[Row]:
@@ -65,13 +65,13 @@ async def measure(folder: Path, scale: float) -> list[Row]:
         cycle = Cycle(workflows)
         calls = max(2, int(min(workflows, 60) * scale))
 
-        async def layer(cycle: Cycle = cycle, calls: int = calls) -> float:
-            return cycle.answers_us(calls)
+        async def layer(cycle: Cycle = cycle, calls: int = calls) -> Sample:
+            return (cycle.answers_us(calls),)
 
-        async def alone(calls: int = calls) -> float:
-            return codec_us(20 * calls)
+        async def alone(calls: int = calls) -> Sample:
+            return (codec_us(20 * calls),)
 
-        us, bare_us = await in_turns(layer, alone)
+        ((us, bare_us),) = await in_turns(layer, alone)
         what = f"answer, {workflows:,} workflows"
         found.append(Row("gatekeeper", what, us, "the messages' encoding", bare_us))
     return found

@@ -18,7 +18,7 @@ from toque.api.server_http import HttpServer
 from toque.engines.views import InstanceView
 from toque.runtime.clock import SystemClock
 
-from . import Row, in_turns
+from . import Row, Sample, in_turns
 
 CONNECTIONS = 16
 TOKEN = "bench-token"
@@ -87,7 +87,7 @@ class _Client(asyncio.Protocol):
             self._done.set_result(None)
 
 
-async def requests_us(port: int, calls: int) -> float:
+async def requests_us(port: int, calls: int) -> Sample:
     """CPU microseconds of a request."""
     loop = asyncio.get_running_loop()
     done, left = loop.create_future(), [calls]
@@ -100,7 +100,7 @@ async def requests_us(port: int, calls: int) -> float:
     cpu = time.process_time() - cpu
     for transport, _ in opened:
         transport.close()
-    return cpu / calls * 1e6
+    return (cpu / calls * 1e6,)
 
 
 async def measure(folder: Path, scale: float) -> list[Row]:
@@ -110,7 +110,7 @@ async def measure(folder: Path, scale: float) -> list[Row]:
         HttpServer(_Layer(), SystemClock()) as layer,
         HttpServer(_Bare(), SystemClock()) as bare,
     ):
-        us, bare_us = await in_turns(
+        ((us, bare_us),) = await in_turns(
             lambda: requests_us(layer.port, calls), lambda: requests_us(bare.port, calls)
         )
     return [Row("http", "create, parsed and answered", us, "the parser and a constant", bare_us)]

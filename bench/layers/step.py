@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import time
 from pathlib import Path
 
 import toque
 
 from ..app import TenSteps
-from . import Row, in_turns
+from . import Row, Sample, in_turns
 from .bare import BareStore
 
 
@@ -24,16 +25,22 @@ async def measure(folder: Path, scale: float) -> list[Row]:
         async with running as runtime:
             client = runtime.client()
 
-            async def layer() -> float:
+            async def layer() -> Sample:
                 took: list[float] = []
+                cpu = time.process_time()
                 for _ in range(instances):
                     instance = await client.create_instance("TenSteps", wait=30)
                     assert instance.last is not None
                     took += instance.last.output
-                return statistics.median(took) * 1e6
+                cpu = time.process_time() - cpu
+                return statistics.median(took) * 1e6, cpu / len(took) * 1e6
 
-            async def alone() -> float:
-                return bare.commits_us(1, instances * 10)
+            async def alone() -> Sample:
+                return bare.commits(1, instances * 10)
 
-            us, bare_us = await in_turns(layer, alone)
-    return [Row("engine", "durable step alone", us, "SQLite commit of 1 row", bare_us)]
+            wall, cpu = await in_turns(layer, alone)
+    against = "SQLite commit of 1 row"
+    return [
+        Row("engine", "durable step alone", wall[0], against, wall[1]),
+        Row("engine", "durable step, its tenth of an instance, CPU", cpu[0], against, cpu[1]),
+    ]

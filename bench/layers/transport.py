@@ -1,7 +1,7 @@
 """A batch of calls over the socket between processes, against a bare echo of as many bytes.
 
-Both ends of both are on one event loop, so the time is the CPU of both ends. What the transport
-adds: calls and answers as messages, futures, deadlines, the check of who owns the shard.
+Both ends of both are on one event loop: the CPU of the process is that of both ends. What the
+transport adds: calls and answers as messages, futures, deadlines, the check of who owns the shard.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from toque.runtime import link_socket, rpc
 from toque.runtime.entropy import SystemEntropy
 from toque.runtime.ids import EntityRef, Placement
 
-from . import Row, in_turns
+from . import Row, Sample, in_turns
 
 ARGUMENT = "m" * 300
 TOKEN = b"a token of this benchmark alone"
@@ -81,23 +81,23 @@ async def measure(folder: Path, scale: float) -> list[Row]:
         for size in (1, 10, 100):
             times = max(3, int(1_000 / size**0.5 * scale))
 
-            async def layer(size: int = size, times: int = times) -> float:
-                start = time.perf_counter()
+            async def layer(size: int = size, times: int = times) -> Sample:
+                start = time.process_time()
                 for _ in range(times):
                     await asyncio.gather(*(router.call(ref, "m", ARGUMENT) for _ in range(size)))
-                return (time.perf_counter() - start) / times * 1e6
+                return ((time.process_time() - start) / times * 1e6,)
 
-            async def alone(size: int = size, times: int = times) -> float:
+            async def alone(size: int = size, times: int = times) -> Sample:
                 body = ARGUMENT.encode() * size
                 frame = len(body).to_bytes(_HEAD_BYTES, "big") + body
-                start = time.perf_counter()
+                start = time.process_time()
                 for _ in range(times):
                     echo.waiter = loop.create_future()
                     bare.write(frame)
                     await echo.waiter
-                return (time.perf_counter() - start) / times * 1e6
+                return ((time.process_time() - start) / times * 1e6,)
 
-            us, bare_us = await in_turns(layer, alone)
+            ((us, bare_us),) = await in_turns(layer, alone)
             what = f"batch of {size} call{'s' * (size > 1)}"
             found.append(Row("transport", what, us, "asyncio echo of the bytes", bare_us))
         return found

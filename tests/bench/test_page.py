@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from bench import figures, sections, targets
+from bench import everything, figures, sections, targets
 from bench.__main__ import MEASURES, make_app
 
 HERE, THERE = "aaaa1111", "bbbb2222"
@@ -76,6 +77,15 @@ def test_each_measure_says_what_its_options_are(name: str) -> None:
     shown = CliRunner().invoke(make_app([name]), [name, "--help"])
     assert shown.exit_code == 0, shown.output
     assert "--help" in shown.output
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_the_parts_of_make_bench_have_the_options_that_they_are_given(others: bool) -> None:
+    found = [*everything.parts(others), *everything.quick_parts(others)]
+    for part in found:
+        command = typer.main.get_command(make_app([part.words[0]])).commands[part.words[0]]
+        command.make_context(part.words[0], list(part.words[1:]))
+    assert sum(part.usual_s for part in everything.parts(others)) < 24 * 60
 
 
 def test_percentiles_medians_and_digits() -> None:
