@@ -46,7 +46,8 @@ def make_app(names: list[str]) -> typer.Typer:
 
 def main() -> None:
     """Run the measure that the command line names. SIGTERM ends it as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has them ignored
+        signal.signal(number, signal.default_int_handler)
     asked = [word for word in sys.argv[1:2] if word in MEASURES]
     make_app(asked or list(MEASURES))(prog_name="python -m bench")
 

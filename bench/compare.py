@@ -151,7 +151,7 @@ def figures(found: dict[str, Rows]) -> dict[str, float]:
     named["alone_restate"] = max((part for part in alone if part), default=None)
     memory = [ratio(w3, peer, "pss_per_waiter_kib") for peer in peers.PEERS]
     named["w3_memory"] = max((value for value in memory if value is not None), default=None)
-    named["w3_recovery_s"] = median_of(w3.get(OURS, []), "recovery_first_event_s")
+    named["w3_recovery_restate"] = ratio(w3, "restate", "recovery_first_event_s")
     return {key: value for key, value in named.items() if value is not None}
 
 

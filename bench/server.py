@@ -25,7 +25,7 @@ from toque.runtime import limits
 from . import processes
 
 APP = Path(__file__).with_name("app.py")
-READY_S = 90
+READY_S = 180
 STOP_S = 60
 _SERVE = """
 import sys

@@ -102,7 +102,12 @@ def test_what_does_not_fit_is_left_out_and_the_third_workload_runs_once(
 
 
 def test_two_commits_are_compared_by_medians() -> None:
-    runs = {"old": [{"rate": 100, "cpu_api_ms": 2.0}], "new": [{"rate": 102, "cpu_api_ms": 1.0}]}
+    runs = {
+        "old": [{"rate": 100, "cpu_api_ms": 2.0, "x_ratio": 1.0, "other_cpu_cores": 1}],
+        "new": [{"rate": 102, "cpu_api_ms": 1.0, "x_ratio": 1.2, "other_cpu_cores": 2}],
+    }
     text = regress.report(runs, ("old", "new"))
     assert "| rate | 100 | 102 | 1.02 |  |" in text
     assert "| cpu_api_ms | 2 | 1 | 0.50 | better |" in text
+    assert "| x_ratio | 1 | 1.2 | 1.20 | worse |" in text
+    assert "other_cpu_cores" not in text
