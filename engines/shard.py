@@ -7,12 +7,20 @@ epoch than was seen) are refused: all grants False, no pokes.
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import ClassVar
 
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import CallerError, EntityReset, InvalidArgument
 from ..runtime.ids import EntityRef, engine_key
-from ..runtime.limits import CLEAR_BATCH_MAX, COUNT_ROWS_MAX, LIST_PAGE_ROWS_MAX
+from ..runtime.limits import (
+    CLEAR_BATCH_MAX,
+    COUNT_ROWS_MAX,
+    LIST_PAGE_ROWS_MAX,
+    PACED_PER_TURN_MAX,
+)
+from ..runtime.pacing import Pacer
 from ..runtime.tables import Query, Table
 from .engine import Engine
 from .env import EngineEnv
@@ -24,6 +32,7 @@ from .views import IndexRow, PageRequest
 SEEN_SOUSCHEFS = Table(
     "souschef_epochs", (("entity", "TEXT"), ("souschef", "TEXT"), ("epoch", "INTEGER")), 2
 )
+_GRANTS_AT_ONCE_MAX = PACED_PER_TURN_MAX
 _COLUMNS = "entity, status, created_ms, started_ms, ended_ms, modified_ms, version_id, source"
 _COUNTS = Query(
     "instances by status",
@@ -48,14 +57,44 @@ class EngineShard(DurableObject):
     def __init__(self, ctx: Context, env: EngineEnv) -> None:
         super().__init__(ctx, env)
         self._epochs: dict[str, int] = {}
+        self._pacer = Pacer(env.store, env.loop)
 
-    def grant_many(self, souschef: str, epoch: int, grants: list[Grant]) -> list[bool]:
-        """Hand slots to Engines; see `ports`."""
+    def on_evict(self) -> None:
+        self._pacer.close()
+
+    def grant_many(
+        self, souschef: str, epoch: int, grants: list[Grant]
+    ) -> list[bool] | asyncio.Future[list[bool]]:
+        """Hand slots to Engines, many of them over several turns of the loop; see `ports`."""
         if self._is_stale(souschef, epoch):
             return [False] * len(grants)
-        taken = [self._engine(grant.key).grant(grant.run_id, grant.turn) for grant in grants]
+        if len(grants) <= _GRANTS_AT_ONCE_MAX and self._pacer.idle:
+            taken = list(map(self._grant, grants))
+            self.ctx.cover_shard()
+            return taken
+        answer: asyncio.Future[list[bool]] = self.env.loop.create_future()
+        taken = []
+        self._pacer.add(partial(self._grant_next, grant, taken, answer) for grant in grants)
+        self._pacer.add((partial(self._all_granted, taken, answer),))
+        return answer
+
+    def _grant(self, grant: Grant) -> bool:
+        return self._engine(grant.key).grant(grant.run_id, grant.turn)
+
+    def _grant_next(
+        self, grant: Grant, taken: list[bool], answer: asyncio.Future[list[bool]]
+    ) -> None:
+        if answer.done():
+            return
+        try:
+            taken.append(self._grant(grant))
+        except Exception as error:  # the SousChef says all of it again
+            answer.set_exception(error)
+
+    def _all_granted(self, taken: list[bool], answer: asyncio.Future[list[bool]]) -> None:
         self.ctx.cover_shard()
-        return taken
+        if not answer.done():
+            answer.set_result(taken)
 
     def poke_many(self, souschef: str, epoch: int, keys: list[str]) -> list[str]:
         """Make Engines look and report; see `ports`."""

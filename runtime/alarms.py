@@ -7,8 +7,9 @@ handler runs fires when it has ended.
 The row of an alarm goes only when the handler that it was fired for has ended well, and only if it
 is still that very alarm: one that was set meanwhile, by whomever, stays. If the process dies
 before, it fires again. If the handler fails, the alarm is set anew with backoff and jitter; it
-is never dropped. At most ALARMS_PER_TURN_MAX fire in one turn of the loop, so that a herd of
-overdue alarms can't starve calls.
+is never dropped. At most ALARMS_PER_TURN_MAX fire in one turn of the loop, and none while the disk
+is behind, so that a herd of overdue alarms can't starve calls. A herd that is larger than the
+window is read part by part, each once.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from .clock import Clock
 from .entropy import Entropy
 from .errors import ToqueError
 from .ids import EntityRef
+from .pacing import disk_is_behind, when_disk_went_on
 from .store import Store
-from .tables import Index, Query, Table
+from .tables import Index, Query, Row, Table
 
 ALARMS = Table(
     "alarms",
@@ -33,10 +35,12 @@ ALARMS = Table(
     key_size=2,
     indexes=(Index("alarms_due", ("due_ms",)),),
 )
-_DUE_BEFORE = Query(
-    "alarms due before",
-    "SELECT kind, key, due_ms, retries FROM alarms WHERE due_ms < ? ORDER BY due_ms LIMIT ?",
+_DUE_NEXT = Query(
+    "alarms due next",
+    "SELECT kind, key, due_ms, retries, rowid FROM alarms "
+    "WHERE (due_ms, rowid) > (?, ?) AND due_ms < ? ORDER BY due_ms, rowid LIMIT ?",
 )
+_FROM_THE_FIRST = (-(1 << 63), -(1 << 63))
 
 _log = logging.getLogger("toque.alarms")
 
@@ -92,6 +96,8 @@ class AlarmDriver:
         self._due: dict[EntityRef, tuple[int, int]] = {}  # the window: (due, retries)
         self._heap: list[tuple[int, EntityRef]] = []
         self._window_end_ms = 0
+        self._read_up_to: tuple[int, int] | None = None  # more than the window holds are due soon
+        self._waits_for_disk = False
         self._firing: dict[EntityRef, Firing] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -227,24 +233,38 @@ class AlarmDriver:
         self._arm()
 
     def _refill(self) -> None:
-        """Read the next window. Rows that are still pending are in `_due` already or after it."""
-        now_ms = self._clock.now_ms()
-        end_ms = now_ms + limits.ALARM_WINDOW_MS
-        rows = self._store.query_now(_DUE_BEFORE, (end_ms, limits.ALARM_WINDOW_ROWS))
-        if len(rows) == limits.ALARM_WINDOW_ROWS:
-            end_ms = max(rows[-1][2], self._window_end_ms)
-        for kind, key, _, _ in rows:
-            ref = EntityRef(kind, key)
-            if ref in self._due or ref in self._firing:
-                continue
-            row = self._store.get(ALARMS, ref)  # pending writes win over what the query saw
-            if row is not None:
-                self._due[ref] = (row[2], row[3])
-                heapq.heappush(self._heap, (row[2], ref))
-        self._window_end_ms = end_ms
+        """Read the next window, or what of this one had no room before."""
+        most = limits.ALARM_WINDOW_ROWS
+        end_ms = self._clock.now_ms() + limits.ALARM_WINDOW_MS
+        start = self._read_up_to or _FROM_THE_FIRST
+        rows = self._store.query_now(_DUE_NEXT, (*start, end_ms, most))
+        self._read_up_to = None
+        if len(rows) == most:
+            end_ms = rows[-1][2]
+            self._read_up_to = (end_ms, rows[-1][4])
+        self._window_end_ms = max(end_ms, self._window_end_ms)
+        written = self._store.pending(ALARMS)  # wins over what the query saw
+        for row in rows:
+            if row[:2] not in written:
+                self._see(row)
+        for change in written.values():
+            if change is not None and change[2] <= self._window_end_ms:
+                self._see(change)
+
+    def _see(self, row: Row) -> None:
+        ref = EntityRef(row[0], row[1])
+        if ref not in self._due and ref not in self._firing:
+            self._due[ref] = (row[2], row[3])
+            heapq.heappush(self._heap, (row[2], ref))
+
+    def _is_used_up(self, now_ms: int) -> bool:
+        """Whether there is more to be read."""
+        if self._read_up_to is not None:
+            return len(self._heap) <= limits.ALARM_WINDOW_ROWS // 2
+        return now_ms >= self._window_end_ms - limits.ALARM_WINDOW_MS // 2
 
     def _arm(self) -> None:
-        if self._closed:
+        if self._closed or self._waits_for_disk:
             return
         while self._heap and self._due.get(self._heap[0][1], (None,))[0] != self._heap[0][0]:
             heapq.heappop(self._heap)  # replaced, cleared or fired since
@@ -262,6 +282,10 @@ class AlarmDriver:
         self._timer = None
         if self._closed or self._store.broken is not None:
             return
+        if disk_is_behind(self._store):
+            self._waits_for_disk = True
+            when_disk_went_on(self._store, self._disk_went_on)
+            return
         now_ms = self._clock.now_ms()
         room = limits.ALARMS_PER_TURN_MAX
         while self._heap and self._heap[0][0] <= now_ms and room:
@@ -275,9 +299,13 @@ class AlarmDriver:
             self.fired += 1
             self.late_ms_max = max(self.late_ms_max, now_ms - due_ms)
             self._fire(firing)
-        if now_ms >= self._window_end_ms - limits.ALARM_WINDOW_MS // 2:
+        if self._is_used_up(now_ms):
             self._refill()
         self._arm()
+
+    def _disk_went_on(self) -> None:
+        self._waits_for_disk = False
+        self._tick()
 
     def close(self) -> None:
         """Fire no more."""

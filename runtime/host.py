@@ -12,6 +12,7 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -35,6 +36,7 @@ from .errors import (
 from .ids import EntityRef
 from .messages import Call
 from .outbox import INBOX, OUTBOX, TOLD, Outbox, Told
+from .pacing import Pacer
 from .rpc import Answer, Router
 from .storage import KV
 from .store import Store
@@ -107,6 +109,7 @@ class Host:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.alarms = AlarmDriver(store, clock, entropy, loop, self._fire_alarm)
         self.outbox = Outbox(store, loop, self._send_told)
+        self.pacer = Pacer(store, loop)
         self._sweeper = Sweeper(loop, self._live, self.end, memory_bytes)
         self._store_looker: asyncio.TimerHandle | None = None
         self._closed = False
@@ -125,7 +128,7 @@ class Host:
         self.outbox.start()
         for kind, cls in self._classes.items():
             for key in cls.resume_keys(self.store):
-                self.loop.call_soon(self._resume, EntityRef(kind, key))
+                self.pacer.add((partial(self._resume, EntityRef(kind, key)),))
         self._sweeper.start()
         self._look_at_store()
 
@@ -231,6 +234,7 @@ class Host:
         if self._store_looker is not None:
             self._store_looker.cancel()
         self.alarms.close()
+        self.pacer.close()
         self.outbox.close()
         for task in self._tasks:
             task.cancel()

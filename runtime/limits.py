@@ -169,8 +169,10 @@ PRESSURE_IDLE_MS = 1_000  # under pressure, who has been idle for so long leaves
 SWEPT_PER_TURN_MAX = 1_000
 BLOCK_CONCURRENCY_MAX_MS = 30_000
 ALARM_WINDOW_MS = 60_000
-ALARM_WINDOW_ROWS = 20_000
-ALARMS_PER_TURN_MAX = 200
+ALARM_WINDOW_ROWS = 4_000  # reading so many takes a few ms
+ALARMS_PER_TURN_MAX = 50
+PACED_PER_TURN_MAX = 64  # grants, resumes: bulk work between which calls have their turn
+PACED_ROWS_MAX = 2_000  # with more than that in the open batch, bulk work waits for the disk
 ALARM_BACKOFF_MIN_MS = 2_000
 ALARM_BACKOFF_MAX_MS = 15 * MINUTE_MS
 ALARM_HANDLER_MAX_MS = 15 * MINUTE_MS  # CF; then it is cancelled, and the alarm fires again
@@ -343,6 +345,7 @@ assert STEPS_PER_INSTANCE_DEFAULT <= STEPS_PER_INSTANCE_MAX < RECORDS_PER_INSTAN
 assert PAYLOAD_BYTES_MAX < KV_VALUE_BYTES_MAX < FRAME_BYTES_MAX
 assert BODY_BYTES_MAX < FRAME_BYTES_MAX < LINK_PENDING_BYTES_MAX
 assert BATCH_BYTES_MAX >= 2 * FRAME_BYTES_MAX
+assert PACED_ROWS_MAX < BATCH_ROWS_MAX - BATCH_ROWS_RESERVED  # bulk work refuses no caller
 assert CYCLE_PERIOD_MS <= REPORT_RETRY_MS < ANNOUNCE_ALARM_MS < POKE_AFTER_MS
 assert PRESSURE_IDLE_MS < IDLE_EVICTION_MS
 assert 3 * CYCLE_PERIOD_MS < SHARE_ROTATION_MS < LEASE_LINGER_MS

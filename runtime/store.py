@@ -66,6 +66,9 @@ class Store(Protocol):
     def get(self, table: Table, key: Key) -> Row | None:
         """The row with that key, pending writes included. A point read; takes microseconds."""
 
+    def pending(self, table: Table) -> dict[Key, Row | None]:
+        """What is not committed yet of a table, by key (None: to be deleted); no query sees it."""
+
     def scan(
         self,
         table: Table,

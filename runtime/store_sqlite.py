@@ -203,6 +203,9 @@ class SqliteStore:
         rows = self._select(self._sql[table.name].get, key)
         return rows[0] if rows else None
 
+    def pending(self, table: Table) -> dict[Key, Row | None]:
+        return self._group.matching(table, ())
+
     def scan(
         self,
         table: Table,
@@ -258,6 +261,7 @@ class SqliteStore:
             if len(page) < asked or len(committed) >= limit or len(prefix) == size:
                 return merge(committed, pending, size, reverse)[:limit]
             after = page[-1][:size]
+            asked = min(4 * asked, limits.SCAN_ROWS_MAX)  # many are hidden: fewer, larger pages
 
     async def query(self, query: Query, params: tuple[Any, ...] = ()) -> list[Row]:
         if self._thread is None:

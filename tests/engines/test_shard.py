@@ -13,6 +13,8 @@ import pytest
 
 from tests.engines.rig import Rig, on_virtual_time, rigged
 from toque.engines.code_host import InProcessCodeHost
+from toque.engines.engine import Engine
+from toque.engines.journal import Instance
 from toque.engines.ports import Grant, StatusReport
 from toque.engines.reporter import Reporter
 from toque.engines.status import FINISHED, HOLDS_SLOT, SLOT_STATES, STATUSES, TRANSITIONS, move
@@ -20,7 +22,13 @@ from toque.engines.step import WorkflowStep
 from toque.engines.views import IndexRow, PageRequest
 from toque.engines.workflow import WorkflowEvent, workflow
 from toque.runtime import limits
-from toque.runtime.errors import InvalidArgument, InvalidTransition, WorkflowLoadError
+from toque.runtime.errors import (
+    InvalidArgument,
+    InvalidTransition,
+    Overloaded,
+    ToqueError,
+    WorkflowLoadError,
+)
 
 virtual = pytest.mark.loop(factory=on_virtual_time)
 
@@ -63,6 +71,57 @@ async def create_many(rig: Rig, count: int, uuid: str = "u1") -> None:
         for n in range(count)
     ]
     await asyncio.gather(*calls)
+
+
+@virtual
+async def test_many_grants_leave_each_turn_of_the_loop_to_others_too(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        rig.auto = False
+        count = 5 * limits.PACED_PER_TURN_MAX
+        await create_many(rig, count)
+        await rig.pass_time(0.1)
+        grants = [Grant(r.key, r.run_id, r.turn) for r in rig.reports]
+        grants.append(Grant("acc/u1/nobody", "x", 1))
+        first = rig.call("grant_many", "s", 1, grants, kind="EngineShard")
+        again = rig.call("grant_many", "s", 1, grants[:10], kind="EngineShard")
+        before, most = 0, 0
+        for _ in range(20):
+            await asyncio.sleep(0)
+            now = sum(one is not None and one.status != "queued" for one in live(rig))
+            most, before = max(most, now - before), now
+        assert 0 < most <= limits.PACED_PER_TURN_MAX
+        assert before == count
+        assert await first == [True] * count + [False]
+        assert await again == [True] * 10
+        await rig.pass_time(1)
+        counts = await rig.call("counts", "acc", "u1", kind="EngineShard")
+        assert counts == {"complete": count}
+
+
+@virtual
+async def test_grants_that_break_off_are_told_as_failed_and_can_be_said_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rigged(tmp_path) as rig:
+        rig.auto = False
+        count = 2 * limits.PACED_PER_TURN_MAX
+        await create_many(rig, count)
+        await rig.pass_time(0.1)
+        grants = [Grant(r.key, r.run_id, r.turn) for r in rig.reports]
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "grant", _raises)
+            with pytest.raises(ToqueError):
+                await rig.call("grant_many", "s", 1, grants, kind="EngineShard")
+        assert await rig.call("grant_many", "s", 1, grants, kind="EngineShard") == [True] * count
+
+
+def _raises(self: Engine, run_id: str, turn: int) -> bool:
+    raise Overloaded("the batch is full")
+
+
+def live(rig: Rig) -> list[Instance | None]:
+    """The instances in memory."""
+    return [engine._instance for engine in rig.host.live("Engine") if isinstance(engine, Engine)]
 
 
 @virtual

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from tests.runtime.shards import Cluster
-from toque.runtime import limits
-from toque.runtime.alarms import ALARMS, AlarmDriver, Firing
+from toque.runtime import limits, pacing
+from toque.runtime.alarms import _DUE_NEXT, ALARMS, AlarmDriver, Firing
 from toque.runtime.entity import DurableObject
 from toque.runtime.errors import Overloaded, ToqueError
 from toque.runtime.ids import EntityRef
 from toque.runtime.simloop import VirtualTimeLoop
+from toque.runtime.storage import KV
+from toque.runtime.store_sqlite import SqliteStore
+from toque.runtime.tables import Query
 
 HOUR_MS = 3_600_000
 WHO = EntityRef("Sleeper", "s")
@@ -448,6 +451,13 @@ async def test_no_alarm_is_ever_lost(tmp_path):
         assert await play(seed, tmp_path / str(seed)) == [], seed
 
 
+async def test_no_alarm_is_lost_though_more_are_due_than_the_window_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "ALARM_WINDOW_ROWS", 1)
+    monkeypatch.setattr(limits, "ALARMS_PER_TURN_MAX", 1)
+    for seed in range(1_000, 1_000 + int(os.environ.get("TOQUE_ALARM_SEEDS", "25"))):
+        assert await play(seed, tmp_path / str(seed)) == [], seed
+
+
 async def test_the_model_finds_an_end_that_deletes_what_was_set_meanwhile(tmp_path, monkeypatch):
     handled = AlarmDriver.handled
 
@@ -460,3 +470,101 @@ async def test_the_model_finds_an_end_that_deletes_what_was_set_meanwhile(tmp_pa
         if await play(seed, tmp_path / str(seed)):
             return
     pytest.fail("25 seeds did not find it")
+
+
+# --- a herd ---
+
+
+class One(DurableObject):
+    """Notes that its alarm fired, and when it was asked something."""
+
+    fired: list[str] = []
+
+    def alarm(self, info: Any) -> None:
+        One.fired.append(self.ctx.ref.key)
+        self.ctx.put(KV, (*self.ctx.ref, "fired", b""))
+
+    def set_at(self, due_ms: int) -> None:
+        self.ctx.set_alarm(due_ms)
+
+    def ask(self) -> int:
+        return len(One.fired)
+
+
+async def herd(tmp_path: Path, count: int, due_ms: int = 10_000) -> Cluster:
+    """A shard whose `count` alarms are overdue when it is opened again."""
+    One.fired = []
+    shards = Cluster(tmp_path, {"One": One})
+    at_ms = shards.clock.now_ms() + due_ms
+    refs = [EntityRef("One", f"o{n}") for n in range(count)]
+    await asyncio.gather(*(shards.router.call(ref, "set_at", at_ms) for ref in refs))
+    shards.crash("d0")
+    await asyncio.sleep(2 * due_ms / 1000)
+    return shards
+
+
+async def test_a_herd_leaves_each_turn_of_the_loop_to_others_too(tmp_path):
+    shards = await herd(tmp_path, 10 * limits.ALARMS_PER_TURN_MAX)
+    shards.open("d0")
+    before, most = 0, 0
+    while len(One.fired) < 10 * limits.ALARMS_PER_TURN_MAX:
+        await asyncio.sleep(0)
+        most = max(most, len(One.fired) - before)
+        before = len(One.fired)
+    assert 0 < most <= limits.ALARMS_PER_TURN_MAX
+    await shards.close()
+
+
+async def test_a_herd_waits_while_the_disk_is_behind(tmp_path, monkeypatch):
+    """Else the open batch would be full, and callers would be refused."""
+    monkeypatch.setattr(pacing, "_ROWS_SPARED", limits.BATCH_ROWS_MAX - 100)
+    count = 20 * limits.ALARMS_PER_TURN_MAX
+    shards = await herd(tmp_path, count)
+    shards.open("d0")
+    group, most = shards.stores["d0"]._group, 0
+    while len(One.fired) < count:
+        await asyncio.sleep(0.001)
+        most = max(most, group.open_rows)
+    assert most <= 100 + 2 * limits.ALARMS_PER_TURN_MAX
+    await shards.close()
+
+
+async def test_a_herd_larger_than_the_window_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "ALARM_WINDOW_ROWS", 100)
+    monkeypatch.setattr(limits, "ALARMS_PER_TURN_MAX", 10)
+    shards = await herd(tmp_path, 1_000)
+    read = 0
+    query_now = SqliteStore.query_now
+
+    def counted(self: SqliteStore, query: Query, params: Any = ()) -> list[Any]:
+        nonlocal read
+        rows = query_now(self, query, params)
+        read += len(rows) if query is _DUE_NEXT else 0
+        return rows
+
+    monkeypatch.setattr(SqliteStore, "query_now", counted)
+    shards.open("d0")
+    await asyncio.sleep(5)
+    assert sorted(One.fired) == sorted(f"o{n}" for n in range(1_000))
+    assert read <= 1_100
+    await shards.close()
+
+
+async def test_an_alarm_set_while_a_herd_wakes_is_not_late(tmp_path, monkeypatch):
+    """It may be neither in memory nor on disk yet when the next part of the herd is read."""
+    monkeypatch.setattr(limits, "ALARM_WINDOW_ROWS", 20)
+    monkeypatch.setattr(limits, "ALARMS_PER_TURN_MAX", 5)
+    shards = await herd(tmp_path, 400)
+    shards.open("d0")
+    late: list[str] = []
+    calls = []
+    while len(One.fired) < 400:
+        due_ms = shards.clock.now_ms() + 1 + len(late) % 40
+        late.append(f"late{len(late)}")
+        calls.append(shards.router.call(EntityRef("One", late[-1]), "set_at", due_ms))
+        await asyncio.sleep(0)
+    assert len(late) > 40
+    await asyncio.gather(*calls)
+    await asyncio.sleep(1)
+    assert set(late) <= set(One.fired)
+    await shards.close()

@@ -23,6 +23,7 @@ from toque.runtime.host import HostFaults
 from toque.runtime.ids import EntityRef
 from toque.runtime.memory import resident_bytes
 from toque.runtime.simloop import VirtualTimeLoop
+from toque.runtime.storage import KV
 from toque.runtime.sweeper import Sweeper
 
 pytestmark = pytest.mark.loop(factory=VirtualTimeLoop)
@@ -429,6 +430,41 @@ async def test_a_herd_of_overdue_alarms_all_fire(tmp_path):
     cluster.open("d0")
     await asyncio.sleep(5)
     assert len(Timer.fired) == count
+    await cluster.close()
+
+
+class Worker(DurableObject):
+    """Has work in memory whenever its shard is open."""
+
+    resumed: list[str] = []
+
+    def begin(self) -> None:
+        self.ctx.put(KV, (*self.ctx.ref, "begun", b""))
+
+    @classmethod
+    def resume_keys(cls, store: Any) -> list[str]:
+        return [row[1] for row in store.scan(KV, ("Worker",))]
+
+    def on_resume(self) -> None:
+        Worker.resumed.append(self.ctx.ref.key)
+
+
+async def test_what_goes_on_after_a_restart_leaves_each_turn_to_others_too(tmp_path):
+    """Else a shard with many that ran would hang, and be killed for it, at each start."""
+    cluster = Cluster(tmp_path, {"Worker": Worker})
+    count = 10 * limits.PACED_PER_TURN_MAX
+    keys = [f"w{n:04}" for n in range(count)]
+    await asyncio.gather(*(cluster.router.call(ref(key, "Worker"), "begin") for key in keys))
+    cluster.crash("d0")
+    Worker.resumed = []
+    cluster.open("d0")
+    before, most = 0, 0
+    while len(Worker.resumed) < count:
+        await asyncio.sleep(0)
+        most = max(most, len(Worker.resumed) - before)
+        before = len(Worker.resumed)
+    assert 0 < most <= limits.PACED_PER_TURN_MAX
+    assert Worker.resumed == keys
     await cluster.close()
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from toque.runtime import limits
 from toque.runtime.errors import Fenced, InvalidArgument, Overloaded, StoreFailed
+from toque.runtime.reader_sqlite import Reader
 from toque.runtime.store import Store
 from toque.runtime.store_sqlite import SqliteStore
 from toque.runtime.tables import Index, Query, Row, Table
@@ -577,3 +578,45 @@ async def check_against_model(backend: str, path: Path, actions: list[tuple[Any,
 def test_any_interleaving_reads_like_a_dict(backend: str, actions: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         runner.run(check_against_model(backend, Path(folder) / "d0.sqlite", actions))
+
+
+async def test_what_is_pending_of_a_table_is_what_no_query_shows(
+    backend: str, tmp_path: Path
+) -> None:
+    store = BACKENDS[backend](tmp_path / "d0.sqlite")
+    store.put("e", ONLY_KEY, ("a", 1))
+    store.put("e", ONLY_KEY, ("a", 2))
+    await store.flush()
+    assert store.pending(ONLY_KEY) == {}
+    store.delete("e", ONLY_KEY, ("a", 1))
+    store.put("f", ONLY_KEY, ("b", 3))
+    store.put("f", WIDE_KEY, ("k", "x", "y", b""))
+    assert store.pending(ONLY_KEY) == {("a", 1): None, ("b", 3): ("b", 3)}
+    await store.flush()
+    assert store.pending(ONLY_KEY) == {}
+    await store.close()
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+async def test_the_first_row_behind_many_that_are_being_deleted_takes_few_reads(
+    backend: str, reverse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BACKENDS[backend](tmp_path / "d0.sqlite")
+    for n in range(2_000):
+        store.put("e", ONLY_KEY, ("a", n))
+    await store.flush()
+    for n in range(1, 1_999):
+        store.delete("e", ONLY_KEY, ("a", n))
+    store.delete("e", ONLY_KEY, ("a", 1_999 if reverse else 0))
+    reads: list[str] = []
+    select = Reader.select
+
+    def counted(self: Reader, sql: str, params: Any, what: str = "") -> list[Row]:
+        reads.append(sql)
+        return select(self, sql, params, what)
+
+    monkeypatch.setattr(Reader, "select", counted)
+    found = store.scan(ONLY_KEY, ("a",), limit=1, reverse=reverse)
+    assert len(reads) < 10
+    assert found == [("a", 0 if reverse else 1_999)]
+    await store.close()
