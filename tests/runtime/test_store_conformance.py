@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from toque.runtime import limits
 from toque.runtime.errors import Fenced, InvalidArgument, Overloaded, StoreFailed
-from toque.runtime.reader_sqlite import Reader
 from toque.runtime.store import Store
 from toque.runtime.store_sqlite import SqliteStore
 from toque.runtime.tables import Index, Query, Row, Table
@@ -594,29 +593,4 @@ async def test_what_is_pending_of_a_table_is_what_no_query_shows(
     assert store.pending(ONLY_KEY) == {("a", 1): None, ("b", 3): ("b", 3)}
     await store.flush()
     assert store.pending(ONLY_KEY) == {}
-    await store.close()
-
-
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-async def test_the_first_row_behind_many_that_are_being_deleted_takes_few_reads(
-    backend: str, reverse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = BACKENDS[backend](tmp_path / "d0.sqlite")
-    for n in range(2_000):
-        store.put("e", ONLY_KEY, ("a", n))
-    await store.flush()
-    for n in range(1, 1_999):
-        store.delete("e", ONLY_KEY, ("a", n))
-    store.delete("e", ONLY_KEY, ("a", 1_999 if reverse else 0))
-    reads: list[str] = []
-    select = Reader.select
-
-    def counted(self: Reader, sql: str, params: Any, what: str = "") -> list[Row]:
-        reads.append(sql)
-        return select(self, sql, params, what)
-
-    monkeypatch.setattr(Reader, "select", counted)
-    found = store.scan(ONLY_KEY, ("a",), limit=1, reverse=reverse)
-    assert len(reads) < 10
-    assert found == [("a", 0 if reverse else 1_999)]
     await store.close()

@@ -17,6 +17,7 @@ import pytest
 
 from toque.runtime import limits, writer_sqlite
 from toque.runtime.errors import DataDirFormat, Fenced, InvalidArgument, StoreFailed
+from toque.runtime.reader_sqlite import Reader
 from toque.runtime.schema_sqlite import STORE_FORMAT, TableSql, create_index, create_table
 from toque.runtime.simloop import VirtualTimeLoop
 from toque.runtime.store_sqlite import SqliteStore
@@ -522,3 +523,31 @@ async def test_zombies_find_out_at_every_door(tmp_path: Path) -> None:
             await first.flush()
         assert isinstance(told[0], Fenced)
         assert second.query_now(COUNT) == [(0,)]
+
+
+ONLY_KEY = Table("only_key", (("a", "TEXT"), ("b", "INTEGER")), key_size=2)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+async def test_the_first_row_behind_many_that_are_being_deleted_takes_few_reads(
+    reverse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore.open(tmp_path / "d0.sqlite", tables=[ONLY_KEY])
+    for n in range(2_000):
+        store.put("e", ONLY_KEY, ("a", n))
+    await store.flush()
+    for n in range(1, 1_999):
+        store.delete("e", ONLY_KEY, ("a", n))
+    store.delete("e", ONLY_KEY, ("a", 1_999 if reverse else 0))
+    reads: list[str] = []
+    select = Reader.select
+
+    def counted(self: Reader, sql: str, params: Any, what: str = "") -> list[Row]:
+        reads.append(sql)
+        return select(self, sql, params, what)
+
+    monkeypatch.setattr(Reader, "select", counted)
+    found = store.scan(ONLY_KEY, ("a",), limit=1, reverse=reverse)
+    assert len(reads) < 10
+    assert found == [("a", 0 if reverse else 1_999)]
+    await store.close()
