@@ -24,6 +24,8 @@ MEASURES = {
     "creates": "creates",
     "control-plane": "control_plane",
     "paging": "paging",
+    "queue": "queues",
+    "noisy": "noisy",
     "http-clients": "http_clients",
     "ray-transport": "transport",
     "regress": "regress",

@@ -38,8 +38,8 @@ class Counted(NamedTuple):
 
     @property
     def bound(self) -> int:
-        """One call of each SousChef in each second that was touched."""
-        return self.souschefs * (int(self.seconds) + 1)
+        """One call of each SousChef, and of the front end, in each second that was touched."""
+        return (self.souschefs + 1) * (int(self.seconds) + 1)
 
 
 async def statistics(runtime: RayRuntime) -> Any:
@@ -81,7 +81,8 @@ def report(counted: list[Counted], starts: list[float]) -> str:
     ]
     return f"""## The account's load, and fairness
 
-`python -m bench control-plane`, on Ray. The bound is one call for each SousChef and second.
+`python -m bench control-plane`, on Ray. The bound is one call a second of each
+SousChef, and of the front end.
 
 {table(head, rows)}
 

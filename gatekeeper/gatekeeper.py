@@ -158,7 +158,9 @@ class Gatekeeper(DurableObject):
         account = self.ctx.ref.key
         if not request.souschef.startswith(f"{account}/"):
             raise InvalidArgument(f"{request.souschef!r:.80} is no SousChef of {account!r}.")
-        counts = (request.awakened, request.fresh, request.holding, request.target)
+        counts = (
+            request.awakened, request.fresh, request.holding, request.target, request.expects,
+        )  # fmt: skip
         if min(counts) < 0 or min(request.incarnation, request.seq, request.lease_version) < 0:
             raise InvalidArgument(f"a report of {request.souschef!r:.80} holds negative numbers.")
         now_ms = self.ctx.clock.now_ms()

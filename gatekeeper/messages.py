@@ -31,6 +31,9 @@ class CycleRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
             that lease's target.
         target: the target of that lease.
         leaving: nothing is queued or running; it gives its lease back and falls silent.
+        needs: how many slots it could keep busy for a period with what it has; -1: as many as it
+            has instances. With short ones a slot serves many in a period.
+        expects: the same, with what is likely to come; at least `needs`.
     """
 
     souschef: str
@@ -44,6 +47,8 @@ class CycleRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     lease_version: int
     target: int
     leaving: bool
+    needs: int = -1
+    expects: int = 0
 
 
 class CycleReply(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -14,6 +14,11 @@ A request changes its own holder's lease only, computed from the last reported d
 Who must give slots up learns it at its own next call, confirms at the one after; then there is
 room. So a newcomer has its share within three cycles.
 
+What a holder wants is what it can keep busy for a period: of short instances a slot serves many,
+and one that is leased to each of them would idle. While some wait, slots are kept for what others
+expect, up to a part of all (SLOTS_KEPT_PART): who gets a few instances now and then finds a slot
+at once, where handing it back and asking again would take cycles each time.
+
 Demand is not durable: after a restart the book knows what everyone may hold, and learns within a
 cycle what everyone wants.
 """
@@ -21,6 +26,7 @@ cycle what everyone wants.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from ..runtime import limits
 from .fairness import Claim, Member, divide, split
@@ -48,6 +54,7 @@ class Holder:
         heard: it was heard of since this book was opened.
         counts: whether its demand counts (it was heard of lately).
         wanted, asks: what the division takes it to want, and how much of that is awakened.
+        needs: slots that it can keep busy, as last reported; kept: more, for what it expects.
     """
 
     __slots__ = (
@@ -58,8 +65,10 @@ class Holder:
         "heard",
         "holding",
         "incarnation",
+        "kept",
         "ledger",
         "left",
+        "needs",
         "oldest_fresh_ms",
         "seen_ms",
         "seq",
@@ -81,6 +90,7 @@ class Holder:
         self.heard = False
         self.counts = False
         self.wanted = self.asks = 0
+        self.needs = self.kept = 0
 
     def durable(self) -> tuple[int, int, int, bool]:
         """What must be on disk before an answer leaves."""
@@ -88,13 +98,16 @@ class Holder:
 
 
 class Workflow:
-    """A workflow's holders, their sums, and its settings (`running_max` 0: no limit)."""
+    """A workflow's holders, their sums, and its settings (`running_max` 0: no limit).
 
-    __slots__ = ("asks", "holders", "ledger", "running_max", "wanted", "weight")
+    `share` is what the last division between workflows gave it.
+    """
+
+    __slots__ = ("asks", "holders", "ledger", "running_max", "share", "wanted", "weight")
 
     def __init__(self) -> None:
         self.holders: dict[str, Holder] = {}
-        self.wanted = self.asks = self.ledger = 0
+        self.wanted = self.asks = self.ledger = self.share = 0
         self.weight = 1
         self.running_max = 0
 
@@ -148,7 +161,10 @@ class LeaseBook:
         self.wanted = 0
         self.active = 0
         self.unmet = 0
+        self.kept = 0
         self.raised = 0
+        self._level = inf
+        self._divided: tuple[int, int, int] | None = None
         self._swept_ms: int | None = None
 
     # --- opening and settings ---------------------------------------------------------------
@@ -201,13 +217,14 @@ class LeaseBook:
         workflow.wanted -= holder.wanted
         self.wanted += workflow.usable
         workflow.asks -= holder.asks
+        self.kept -= holder.kept
         self.active -= not holder.left
         self.unmet -= self._is_unmet(holder, workflow)
 
     def _put_in(self, holder: Holder) -> None:
         workflow = self.workflows[holder.workflow]
         if holder.counts:
-            holder.wanted = holder.holding + holder.awakened + holder.fresh
+            holder.wanted = holder.needs + holder.kept
             holder.asks = holder.awakened
         else:
             holder.wanted = holder.ledger
@@ -218,12 +235,13 @@ class LeaseBook:
         workflow.wanted += holder.wanted
         self.wanted += workflow.usable
         workflow.asks += holder.asks
+        self.kept += holder.kept
         self.active += not holder.left
         self.unmet += self._is_unmet(holder, workflow)
 
     def _is_unmet(self, holder: Holder, workflow: Workflow) -> bool:
         """Whether it waits for others' slots (not for its workflow's own limit)."""
-        return holder.counts and not workflow.running_max and holder.wanted > holder.target
+        return holder.counts and not workflow.running_max and holder.needs > holder.target
 
     def queued(self, workflow: str, now_ms: int) -> int | None:
         """How many instances of `account/workflow uuid` wait for a slot, as last reported.
@@ -274,6 +292,9 @@ class LeaseBook:
         holder.seen_ms = now_ms
         holder.heard = True
         holder.counts = True
+        have = request.holding + request.awakened + request.fresh
+        holder.needs = have if request.needs < 0 else min(have, request.needs)
+        holder.kept = 0 if request.leaving else self._keep(request.expects - holder.needs)
         self._put_in(holder)
         target = 0 if request.leaving else self._target(holder, now_ms)
         self._take_out(holder)
@@ -292,6 +313,12 @@ class LeaseBook:
         # know is taken on the holder's word. Either way the next version counts on from there.
         holder.version, holder.target = request.lease_version, request.target
         return reported if known else max(holder.ledger, reported)
+
+    def _keep(self, expected: int) -> int:
+        """How many slots to keep for what a holder expects, while others wait."""
+        if not self.unmet:
+            return 0
+        return max(0, min(expected, self.limit // limits.SLOTS_KEPT_PART - self.kept))
 
     def _lease(self, holder: Holder, target: int, bound: int) -> None:
         """Give the holder a lease: a new version if the target differs."""
@@ -325,21 +352,41 @@ class LeaseBook:
         share = min(workflow.wanted, cap)
         turn = now_ms // max(limits.SHARE_ROTATION_MS, 5 * self.period_ms)
         if self.wanted > self.limit:
-            busy = [entry for entry in self.workflows.values() if entry.wanted]
-            n = len(busy)
-            claims = [
-                Claim(entry.usable, entry.weight, (0 if entry.asks else 1, (place - turn) % n))
-                for place, entry in enumerate(busy)
-            ]
-            shares = divide(self.limit, claims)
-            share = next(
-                (given for entry, given in zip(busy, shares, strict=True) if entry is workflow), 0
-            )
+            self._divide(turn, now_ms)
+            level = share if self._level == inf else int(self._level * workflow.weight)
+            share = min(share, max(workflow.share, level))
         if workflow.wanted <= share:
             return holder.wanted
         members = list(workflow.holders.values())
         parts = split(share, [_member(member) for member in members], turn)
         return parts[members.index(holder)]
+
+    def _divide(self, turn: int, now_ms: int) -> None:
+        """Divide all slots between workflows.
+
+        That costs a little for each workflow, so if there are many it is done anew only after
+        SHARES_KEPT_MS. Who asks in between gets what it was given, or as much as those have who
+        got less than they want.
+        """
+        if self._divided is not None and len(self.workflows) > limits.SHARES_KEPT_FROM:
+            at_ms, limit, turned = self._divided
+            age_ms = now_ms - at_ms
+            if (limit, turned) == (self.limit, turn) and 0 <= age_ms < limits.SHARES_KEPT_MS:
+                return
+        self._divided = (now_ms, self.limit, turn)
+        busy = [entry for entry in self.workflows.values() if entry.wanted]
+        n = len(busy)
+        claims = [
+            Claim(entry.usable, entry.weight, (0 if entry.asks else 1, (place - turn) % n))
+            for place, entry in enumerate(busy)
+        ]
+        self._level = inf
+        for entry in self.workflows.values():
+            entry.share = 0
+        for entry, share in zip(busy, divide(self.limit, claims), strict=True):
+            entry.share = share
+            if share < entry.usable:
+                self._level = min(self._level, share / entry.weight)
 
     def _headroom(self, holder: Holder) -> int:
         """Spare slots for expected arrivals: none while anybody's demand is unmet."""

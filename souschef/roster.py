@@ -78,6 +78,7 @@ class Roster:
         self.next_wake_ms: int | None = None
         self.lateness = Lateness()
         self.grants = self.refusals = self.pokes = 0
+        self.arrived = self.released = 0
         self._outgoing: GrantsByShard = {}
         self._arrivals: dict[str, StatusReport] = {}
         self._ends = Ends(limits.ENDS_REMEMBERED_MAX)
@@ -182,6 +183,7 @@ class Roster:
         key = report.key
         self._change()
         del self.held[key]
+        self.released += 1
         if report.state == QUEUED:
             self._grant_or_queue(report, now_ms)
         else:
@@ -216,6 +218,7 @@ class Roster:
             self._rows.delete(PARKED, (self._entity, key))
 
     def _grant_or_queue(self, report: StatusReport, now_ms: int) -> None:
+        self.arrived += 1
         if not self.queued and len(self.held) + len(self._arrivals) < self.target:
             self._grant(_entry_of(report), now_ms)
         else:
@@ -329,6 +332,7 @@ class Roster:
 
     def _release(self, key: str) -> None:
         self._change()
+        self.released += 1
         del self.held[key]
         self._rows.delete(HELD, (self._entity, key))
 
@@ -352,6 +356,7 @@ class Roster:
         """Grant at once if there is a slot for each and nobody waits; else queue them."""
         arrivals = list(self._arrivals.values())
         self._arrivals.clear()
+        self.arrived += len(arrivals)
         if not self.queued and len(arrivals) <= self.target - len(self.held):
             for report in arrivals:
                 self._grant(_entry_of(report), now_ms)

@@ -30,6 +30,7 @@ from ..runtime.entity import AlarmInfo, Context, DurableObject
 from ..runtime.errors import EntityReset, SystemFault
 from ..runtime.ids import EntityRef
 from ..runtime.store import Store
+from .demand import Demand
 from .env import SousChefEnv, Totals
 from .lateness import Lateness, LatenessStatistics
 from .roster import Roster
@@ -108,6 +109,7 @@ class SousChef(DurableObject):
         self._loop = asyncio.get_running_loop()
         self._roster = Roster(ctx, self._key, ctx.clock.now_ms())
         self._roster.lateness = Lateness(env.totals.late_ms)
+        self._demand = Demand(self._loop.time())
         self._closed = False
         self._active = False
         self._flushing = False
@@ -251,6 +253,7 @@ class SousChef(DurableObject):
 
     def _flush(self) -> None:
         self._flushing = False
+        self._note_demand()
         for shard, grants in self._roster.take_grants().items():
             for start in range(0, len(grants), limits.GRANTS_PER_CALL_MAX):
                 self._send_grants(shard, grants[start : start + limits.GRANTS_PER_CALL_MAX])
@@ -267,6 +270,10 @@ class SousChef(DurableObject):
             else:
                 self._arm("rest", self._next_call_s - self._loop.time(), self._rest)
         self._arm_alarm()
+
+    def _note_demand(self) -> None:
+        roster = self._roster
+        self._demand.note(roster.holding, roster.arrived, roster.released, self._loop.time())
 
     def _rest(self) -> None:
         """The period of the last call is over: another activation may call as it likes."""
@@ -370,6 +377,8 @@ class SousChef(DurableObject):
     def _request(self, leaving: bool) -> CycleRequest:
         roster = self._roster
         awakened, fresh = roster.awakened.first(), roster.fresh.first()
+        self._note_demand()
+        wanted = self._demand.ask(roster.queued, self._period_s, self._loop.time())
         return CycleRequest(
             souschef=self._key,
             incarnation=self._env.epoch(),
@@ -382,6 +391,8 @@ class SousChef(DurableObject):
             lease_version=roster.lease_version,
             target=roster.target,
             leaving=leaving,
+            needs=0 if leaving else wanted.needs,
+            expects=0 if leaving else wanted.expects,
         )
 
     def _on_call_sent(self) -> None:

@@ -176,7 +176,9 @@ class Leasing(RuleBasedStateMachine):
         assert book.ledger == sum(h.ledger for h in holders)
         assert book.wanted == sum(h.wanted for h in holders)
         assert book.active == sum(not h.left for h in holders)
-        assert book.unmet == sum(h.counts and h.wanted > h.target for h in holders)
+        assert book.unmet == sum(h.counts and h.needs > h.target for h in holders)
+        assert book.kept == sum(h.kept for h in holders)
+        assert book.kept <= book.limit // limits.SLOTS_KEPT_PART or self.limit_was_lowered
 
     def teardown(self) -> None:
         """Left alone, everyone gets what it asks for in the end, and all comes back."""
