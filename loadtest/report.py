@@ -32,6 +32,8 @@ from .report_page import (
 from .report_words import (
     COUNTS,
     LATENCY_COLUMNS,
+    by_latency,
+    in_order,
     latency_cells,
     shown,
     title_of,
@@ -117,7 +119,7 @@ def _measures(step: RampStep) -> str:
 
 
 def _latencies(result: Result) -> Iterator[Section]:
-    measured = {name: one for name, one in result.latencies.items() if one.count}
+    measured = in_order(result.latencies)
     if not measured:
         yield Section("Latencies", "None were measured.")
         return
@@ -164,13 +166,10 @@ def _groups(result: Result) -> Iterator[Section]:
         for label, group in groups.items()
     ]
     grids = [Grid("Counts by group", [Column("group", "w"), *map(n, shown)], rows)]
-    by_latency: dict[str, dict[str, Latency]] = {}
-    for label, group in groups.items():
-        for name, latency in group.latencies.items():
-            if latency.count:
-                by_latency.setdefault(name, {})[label] = latency
     drawings: list[Drawing] = []
-    for place, (name, found) in enumerate(list(by_latency.items())[: limits.REPORT_OTHERS_MAX]):
+    for place, (name, found) in enumerate(
+        list(by_latency(groups).items())[: limits.REPORT_OTHERS_MAX]
+    ):
         title = title_of(name)
         rows = [[label, *latency_cells(latency)] for label, latency in found.items()]
         grids.append(Grid(f"{title}, ms", _latency_columns("group"), rows))

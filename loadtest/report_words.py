@@ -5,6 +5,7 @@ Headings of latencies, verdicts, the cells of a comparison's table.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from ..runtime import limits
 from .compare import Comparison, Row
 from .report_format import MISSING, change, count, duration, number
-from .result import Latency, Result
+from .result import Group, Latency, Result
 
 Tone = Literal["good", "bad", "odd"]
 
@@ -41,6 +42,22 @@ class Standing(NamedTuple):
 
     kind: Tone
     text: str
+
+
+def in_order(latencies: Mapping[str, Latency]) -> dict[str, Latency]:
+    """Those that were measured, in the order in which an instance meets them."""
+    known = [name for name in LATENCIES if name in latencies]
+    rest = [name for name in latencies if name not in LATENCIES]
+    return {name: latencies[name] for name in (*known, *rest) if latencies[name].count}
+
+
+def by_latency(groups: Mapping[str, Group]) -> dict[str, dict[str, Latency]]:
+    """What was measured in each group, by latency, then by group."""
+    found: dict[str, dict[str, Latency]] = {}
+    for label, group in groups.items():
+        for name, latency in in_order(group.latencies).items():
+            found.setdefault(name, {})[label] = latency
+    return found
 
 
 def title_of(latency: str) -> str:

@@ -6,7 +6,7 @@ The same on every terminal, without colour where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from rich.console import Console, Group, RenderableType
@@ -22,7 +22,9 @@ from .report_words import (
     LATENCY_COLUMNS,
     MARKS,
     Standing,
+    by_latency,
     compared_cells,
+    in_order,
     latency_cells,
     noise_text,
     title_of,
@@ -30,7 +32,7 @@ from .report_words import (
     verdict_of_both,
     when,
 )
-from .result import Latency, Result
+from .result import Result
 
 _STYLES = {"good": "bold green", "bad": "bold red", "odd": "bold yellow"}
 _OUTCOMES = {MARKS["better"]: "green", MARKS["worse"]: "bold red", MARKS["unclear"]: "yellow"}
@@ -74,9 +76,7 @@ def _summary(result: Result) -> Iterator[RenderableType]:
     if result.wall_s:
         told.append(f"{number(result.counts.completed / result.wall_s)} completed a second")
     yield _line(", ".join(told) or "nothing was offered")
-    yield from _latencies("LATENCY, MS", result.latencies)
-    for label, group in list(result.groups.items())[: limits.REPORT_LINES_MAX]:
-        yield from _latencies(label, group.latencies)
+    yield from _latencies(result)
     for word, codes in (("refused", result.refusals), ("failed", result.failures)):
         ordered = sorted(codes.items(), key=lambda item: (-item[1], item[0]))
         for code, times in ordered[: limits.REPORT_LINES_MAX]:
@@ -84,6 +84,7 @@ def _summary(result: Result) -> Iterator[RenderableType]:
     facts = {**result.control_plane, **(result.fairness or {})}
     if facts:
         yield _line(", ".join(f"{name} {number(facts[name])}" for name in facts), "dim")
+    yield from _ramp(result)
     if result.slos:
         rows = [
             [each.objective, number(each.measured), "✓ met" if each.met else "✗ missed"]
@@ -93,11 +94,29 @@ def _summary(result: Result) -> Iterator[RenderableType]:
         yield _verdict(verdict_of(result))
 
 
-def _latencies(title: str, latencies: Mapping[str, Latency]) -> Iterator[RenderableType]:
-    rows = [[title_of(name), *latency_cells(one)] for name, one in latencies.items() if one.count]
+def _latencies(result: Result) -> Iterator[RenderableType]:
+    """One table; below a latency its parts, where groups differ in it."""
+    groups = by_latency(result.groups)
+    rows = []
+    for name, latency in in_order(result.latencies).items():
+        rows.append([title_of(name), *latency_cells(latency)])
+        parts = groups.get(name, {})
+        if len(parts) > 1:
+            shown = list(parts.items())[: limits.REPORT_LINES_MAX]
+            rows += [[f"  {label}", *latency_cells(part)] for label, part in shown]
     if rows:
-        columns = [_plain(title), *(name.upper() for name in LATENCY_COLUMNS)]
-        yield _table(columns, rows, words=(0,))
+        yield _table(("LATENCY, MS", *(each.upper() for each in LATENCY_COLUMNS)), rows, (0,))
+
+
+def _ramp(result: Result) -> Iterator[RenderableType]:
+    for step in result.ramp:
+        measures = ", ".join(f"{one.objective}: {number(one.measured)}" for one in step.slos)
+        held = "✓ held" if step.held else "✗ missed"
+        yield _line(f"{number(step.rate)} a second {held} ({measures})")
+    if result.ramp:
+        rate = result.held_rate
+        told = "no rate" if rate is None else f"{number(rate)} a second"
+        yield _line(f"the last rate that held: {told}", "bold")
 
 
 def _table(

@@ -176,6 +176,30 @@ def test_the_summary_tells_counts_latencies_and_objectives() -> None:
     assert "failed: 3 × overloaded" in text
 
 
+def test_the_summary_tells_groups_apart_where_they_differ() -> None:
+    one, two = latency(long_tail(50)), latency(long_tail(40, 3))
+    groups = {
+        "quiet": {"counts": counts(50), "latencies": {"start": one, "list": one}},
+        "noisy": {"counts": counts(40), "latencies": {"start": two}},
+    }
+    latencies = {"list": one, "start": one}
+    lines = printed(result(groups=groups, latencies=latencies)).splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("created until it"))
+    assert [line.split()[:2] for line in lines[first + 1 : first + 3]] == [
+        ["quiet", "50"],
+        ["noisy", "40"],
+    ]
+    assert lines[first + 3].startswith("list")
+    assert sum("quiet" in line for line in lines) == 1
+
+
+def test_the_summary_tells_the_rates_of_a_ramp() -> None:
+    slo = {"objective": "p99_create_ms<=50", "measured": 80.0, "met": False}
+    text = printed(result(ramp=[{"rate": 75.0, "held": False, "slos": [slo]}]))
+    assert "75 a second ✗ missed (p99_create_ms<=50: 80)" in text
+    assert "the last rate that held: no rate" in text
+
+
 def test_a_comparison_is_a_line_a_figure() -> None:
     slow = result(latencies={"create": latency(long_tail(2000, 1.5))})
     text = printed(compare(result(), slow))
