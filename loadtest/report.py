@@ -171,9 +171,9 @@ def _groups(result: Result) -> Iterator[Section]:
         list(by_latency(groups).items())[: limits.REPORT_OTHERS_MAX]
     ):
         title = title_of(name)
-        rows = [[label, *latency_cells(latency)] for label, latency in found.items()]
-        grids.append(Grid(f"{title}, ms", _latency_columns("group"), rows))
-        if len(found) > 1:
+        if len(found) > 1:  # else it stands among all latencies
+            rows = [[label, *latency_cells(latency)] for label, latency in found.items()]
+            grids.append(Grid(f"{title}, ms", _latency_columns("group"), rows))
             drawings += _curves(f"group-{place}", f"By group: {title}", found)
     yield Section("Groups", "", grids, drawings)
 
