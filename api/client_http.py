@@ -144,7 +144,8 @@ class HttpBackend:
         origin = check_url(url)
         headers = {} if token is None else {"Authorization": f"Bearer {check_token(token)}"}
         self.account = check_account_id(account)
-        self._base = f"/client/v4/accounts/{account}"
+        self._origin = origin
+        self._base = f"{origin}/client/v4/accounts/{account}"
         self._transport = HttpTransport(
             origin, headers, entropy, retry_for_ms / 1000, connections_max
         )
@@ -157,7 +158,7 @@ class HttpBackend:
     def with_options(self, options: CallOptions) -> HttpBackend:
         """The same, over the same connections, with other times."""
         other = HttpBackend.__new__(HttpBackend)
-        other.account, other._base = self.account, self._base
+        other.account, other._origin, other._base = self.account, self._origin, self._base
         other._transport = self._transport.with_options(options)
         return other
 
@@ -288,8 +289,9 @@ class HttpBackend:
 
     async def statistics(self) -> dict[str, dict[str, Any]]:
         kind = dict[str, dict[str, Any]]
+        url = f"{self._origin}/toque/v1/shards"
         found: dict[str, dict[str, Any]] = (
-            await self._transport.call(_read(kind), "GET", "/toque/v1/shards")
+            await self._transport.call(_read(kind), "GET", url)
         ).result
         return found
 
@@ -304,7 +306,7 @@ class HttpBackend:
         request_id: str | None = None,
         standard: bool = False,
     ) -> T:
-        base = self._base if standard else "/toque/v1"
+        base = self._base if standard else f"{self._origin}/toque/v1"
         path = "/".join(quote(word, safe="*") for word in words)
         url = f"{base}/{path}" + (f"?{urlencode(query)}" if query else "")
         raw = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)

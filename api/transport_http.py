@@ -9,13 +9,15 @@ sent, `OutcomeUnknown` if a change may have taken effect.
 from __future__ import annotations
 
 import asyncio
+import io
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
+from yarl import URL
 
 from ..runtime import limits
 from ..runtime.entropy import Entropy
@@ -32,7 +34,6 @@ from ..runtime.errors import (
 )
 from .client_checks import refuse
 from .client_values import CallOptions
-from .pool_http import Broken, NotSent, Pool
 
 T = TypeVar("T")
 _RETRIED = frozenset({429, 502, 503, 504})
@@ -42,8 +43,10 @@ _BY_NUMBER: dict[int, type[ToqueError]] = {
 }
 """For servers that speak the standard without toque's extension."""
 _ANSWER_SLACK_S = 60.0
+_CONNECT_S = 10.0
+_LARGE_BODY_BYTES = 512 * limits.KIB  # aiohttp sends larger ones in pieces if they are a stream
 _UNSEEN = re.compile(r"[\x00-\x20\x7f]")
-_JSON = "Content-Type: application/json\r\n"
+_JSON = {"Content-Type": "application/json"}
 
 
 class _Extension(msgspec.Struct, frozen=True):
@@ -71,14 +74,12 @@ def check_url(url: object) -> str:
             f"url {url!r:.200} must start with http:// or https://. Right: 'http://127.0.0.1:8787'."
         )
     try:
-        parts = urlsplit(url)
-        is_right = bool(parts.hostname) and parts.port != 0
+        parts = URL(url)
     except ValueError:
-        is_right = False
-    if is_right and parts.username is not None:
+        parts = URL()
+    if parts.user is not None:
         raise InvalidArgument("the url holds a user name; give a token instead. Right: token='...'")
-    more = not is_right or parts.query or parts.fragment or not parts.path.isascii()
-    if more or _UNSEEN.search(url):
+    if not parts.host or _UNSEEN.search(url):
         raise InvalidArgument(f"url {url!r:.200} is not valid; write http://127.0.0.1:8787.")
     return url.rstrip("/")
 
@@ -93,6 +94,36 @@ def check_token(token: object) -> str:
             "token does; check TOQUE_TOKEN."
         )
     return token
+
+
+class _Pool:
+    """The connections, opened when they are first needed."""
+
+    def __init__(self, headers: dict[str, str], connections_max: int) -> None:
+        self._headers = headers
+        self._connections_max = connections_max
+        self._session: aiohttp.ClientSession | None = None
+
+    def session(self) -> aiohttp.ClientSession:
+        """The session; a new one after a close."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=self._connections_max, keepalive_timeout=60, ttl_dns_cache=60
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                headers=self._headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
 
 
 class HttpTransport:
@@ -112,7 +143,7 @@ class HttpTransport:
     def __init__(
         self,
         origin: str,
-        headers: Mapping[str, str],
+        headers: dict[str, str],
         entropy: Entropy,
         retry_for_s: float,
         connections_max: int = limits.CLIENT_CONNECTIONS_MAX,
@@ -120,16 +151,16 @@ class HttpTransport:
         self._origin = origin
         self._entropy = entropy
         self._retry_for_s = retry_for_s
-        self._pool = Pool(origin, headers, connections_max)
+        self._pool = _Pool(headers, connections_max)
         self.timeout_s: float | None = None
 
     def with_options(self, options: CallOptions) -> HttpTransport:
         """The same over the same connections, with other times."""
-        other = HttpTransport.__new__(HttpTransport)
-        other._origin, other._entropy, other._pool = self._origin, self._entropy, self._pool
+        other = HttpTransport(self._origin, {}, self._entropy, self._retry_for_s)
+        other._pool = self._pool
         other.timeout_s = self.timeout_s if options.timeout_s is None else options.timeout_s
-        retry_for_s = options.retry_for_s
-        other._retry_for_s = self._retry_for_s if retry_for_s is None else retry_for_s
+        if options.retry_for_s is not None:
+            other._retry_for_s = options.retry_for_s
         return other
 
     async def close(self) -> None:
@@ -140,16 +171,20 @@ class HttpTransport:
         self,
         decoder: msgspec.json.Decoder[T],
         method: str,
-        target: str,
+        url: str,
         body: bytes | None = None,
         request_id: str | None = None,
         wait_ms: int = 0,
     ) -> T:
         """The decoded answer of a call, repeated while that can help."""
-        fields = "" if request_id is None else f"{_JSON}Idempotency-Key: {request_id}\r\n"
+        target = URL(url, encoded=True)
+        headers = None if request_id is None else {**_JSON, "Idempotency-Key": request_id}
         loop = asyncio.get_running_loop()
         began = loop.time()
         end = None if self.timeout_s is None else began + self.timeout_s
+        until = began + self._retry_for_s
+        if end is not None:
+            until = min(until, end)
         tries, maybe_done = 0, False
         while True:
             left = _ANSWER_SLACK_S + wait_ms / 1000
@@ -157,45 +192,63 @@ class HttpTransport:
                 left = max(0.001, min(left, end - loop.time()))
             pause_s = 0.0
             try:
-                answer = await self._pool.ask(method, target, fields, body, left)
-                status = answer.status
+                status, raw, pause_s = await self._try(method, target, headers, body, left)
                 if 200 <= status < 300:
-                    return decoder.decode(answer.body)
-                error = _error_of(status, answer.body)
+                    return decoder.decode(raw)
+                error = _error_of(status, raw)
                 if status not in _RETRIED:
                     raise error
                 maybe_done = maybe_done or not error_is_clean(error)
-                pause_s = _retry_after_s(answer.field(b"retry-after"), answer.field(b"date"))
-            except NotSent as fault:
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as fault:
                 error = ServerUnreachable(f"no connection to {self._origin}: {fault}")
-            except (Broken, TimeoutError) as fault:
+            except (aiohttp.ClientError, TimeoutError, OSError) as fault:
                 maybe_done = True
                 told = f"{type(fault).__name__} {fault}".strip()
                 error = OutcomeUnknown(f"the connection failed before the answer came: {told}")
-            until = began + self._retry_for_s
-            if end is not None:
-                until = min(until, end)
             pause_s = max(pause_s, self._backoff_s(tries))
             tries += 1
             if loop.time() + pause_s >= until:
                 raise _verdict(error, request_id is not None and maybe_done)
             await asyncio.sleep(pause_s)
 
-    async def parts(self, target: str, what: str) -> AsyncIterator[bytes]:
+    async def _try(
+        self,
+        method: str,
+        url: URL,
+        headers: dict[str, str] | None,
+        body: bytes | None,
+        timeout_s: float,
+    ) -> tuple[int, bytes, float]:
+        """One try: the status, the body, and for how long the server asks to wait."""
+        large = body is not None and len(body) > _LARGE_BODY_BYTES
+        async with self._pool.session().request(
+            method,
+            url,
+            allow_redirects=False,
+            data=io.BytesIO(body) if large and body is not None else body,
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S),
+        ) as answer:
+            raw = await answer.read()
+            known = answer.headers
+            return answer.status, raw, _retry_after_s(known.get("Retry-After"), known.get("Date"))
+
+    async def parts(self, url: str, what: str) -> AsyncIterator[bytes]:
         """The parts of an answer that is a stream of bytes; nothing at all if it is none."""
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CONNECT_S, sock_read=_ANSWER_SLACK_S
+        )
         try:
-            async with self._pool.reading(target, _ANSWER_SLACK_S) as (answer, reader):
+            async with self._pool.session().get(
+                URL(url, encoded=True), allow_redirects=False, timeout=timeout
+            ) as answer:
                 if answer.status != 200:
-                    raise _error_of(answer.status, await reader.read())
-                if answer.field(b"content-type") != "application/octet-stream":
+                    raise _error_of(answer.status, await answer.read())
+                if answer.content_type != "application/octet-stream":
                     raise NotAStream
-                while True:
-                    async with asyncio.timeout(_ANSWER_SLACK_S):
-                        part = await reader.read(limits.STREAM_PART_BYTES)
-                    if not part:
-                        return
+                async for part in answer.content.iter_chunked(limits.STREAM_PART_BYTES):
                     yield part
-        except (NotSent, Broken, TimeoutError) as fault:
+        except (aiohttp.ClientError, TimeoutError, OSError) as fault:
             raise ServerUnreachable(f"{what} broke off: {type(fault).__name__} {fault}") from None
 
     def _backoff_s(self, tries: int) -> float:

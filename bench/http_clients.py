@@ -19,7 +19,6 @@ import typer
 from pydantic import BaseModel
 
 from toque.api.client_values import InstanceStatus
-from toque.api.pool_http import Pool
 
 from . import sections
 
@@ -67,21 +66,8 @@ def serve(pipe: Any) -> None:
     asyncio.run(run())
 
 
-async def with_pool(url: str, measure: Callable[[Post], Awaitable[None]]) -> None:
-    """As the client does it: its own connections, on httptools."""
-    origin, _, target = url.partition("/client")
-    pool = Pool(origin, {"Authorization": HEADERS["Authorization"]})
-
-    async def post() -> bytes:
-        fields = "Content-Type: application/json\r\n"
-        return (await pool.ask("POST", f"/client{target}", fields, BODY, 30)).body
-
-    await measure(post)
-    await pool.close()
-
-
 async def with_aiohttp(url: str, measure: Callable[[Post], Awaitable[None]]) -> None:
-    """aiohttp, with all that can be left out left out."""
+    """As the client does it."""
     connector = aiohttp.TCPConnector(limit=100)
     async with aiohttp.ClientSession(
         connector=connector,
@@ -188,8 +174,7 @@ def report(calls: int, port: int) -> str:
     rows = []
     url = f"http://127.0.0.1:{port}/client/v4/accounts/default/workflows/orders/instances"
     for name, run in (
-        ("httptools", with_pool), ("aiohttp", with_aiohttp),
-        ("httpx", with_httpx), ("niquests", with_niquests),
+        ("aiohttp", with_aiohttp), ("httpx", with_httpx), ("niquests", with_niquests)
     ):  # fmt: skip
         try:
             version = import_module(name).__version__

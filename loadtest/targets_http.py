@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import aiohttp
 import msgspec
 
 from ..api.app_http import make_app
@@ -27,7 +28,6 @@ from ..api.client_embedded import EmbeddedBackend
 from ..api.client_http import HttpBackend
 from ..api.client_port import Backend
 from ..api.client_values import CallOptions
-from ..api.pool_http import Broken, NotSent, Pool
 from ..api.wiring import DEFAULT_ACCOUNT, NO_RATES, Runtime, start_embedded
 from ..gatekeeper.messages import LimitsChange
 from ..runtime import limits
@@ -104,8 +104,8 @@ async def http_target(
     backend = final_backend(access)
     entropy = SystemEntropy()
     client = Client(HttpBackend(access.url, access.token, access.account, entropy), entropy)
-    pool = Pool(access.url, headers, connections_max=1)
-    async with client:
+    timeout = aiohttp.ClientTimeout(total=_SCRAPE_MAX_S)
+    async with client, aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
         try:
             yield Target(
                 Shown(kind, access.url),
@@ -113,23 +113,22 @@ async def http_target(
                 client,
                 backend,
                 access,
-                lambda: _scraped(pool),
+                lambda: _scraped(session, access.url),
                 data,
                 lambda workflow, most: _limit(client, workflow, most),
                 pid,
             )
         finally:
             await backend.close()
-            await pool.close()
 
 
-async def _scraped(pool: Pool) -> bytes | None:
+async def _scraped(session: aiohttp.ClientSession, url: str) -> bytes | None:
     """The page of metrics; None: not for us, or not in time."""
     try:
-        answer = await pool.ask("GET", "/metrics", "", None, _SCRAPE_MAX_S)
-    except (NotSent, Broken, TimeoutError):
+        async with session.get(f"{url}/metrics", allow_redirects=False) as answer:
+            return await answer.read() if answer.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, OSError):
         return None
-    return answer.body if answer.status == 200 else None
 
 
 async def _limit(client: Client, workflow: str | None, most: int | None) -> int | None:

@@ -158,7 +158,8 @@ async def test_a_payload_that_is_no_json_is_told() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"url": 5}, {"url": "localhost"}, {"token": 5}, {"token": "a b"}, {"account": 5},
+    [{"url": 5}, {"url": "localhost"}, {"url": "http://me:secret@here"}, {"token": 5},
+     {"token": "a b"}, {"account": 5},
      {"retry_for": "soon"}, {"timeout": object()}],
 )  # fmt: skip
 def test_what_connect_is_given_is_checked(given: dict[str, Any]) -> None:

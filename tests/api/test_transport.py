@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from toque.api import transport_http
 from toque.api.client import Client
 from toque.api.client_http import connect
 from toque.api.transport_http import _retry_after_s
+from toque.runtime import limits
 from toque.runtime.errors import OutcomeUnknown, ToqueError
 
 DONE = b'{"result":{"id":"one","status":"queued"}}'
@@ -34,11 +36,15 @@ class Told:
             answer = self.answers.pop(0)
             if answer is None:
                 continue
+            await self.answer()
             status, headers, body = answer
             writer.write(
                 f"HTTP/1.1 {status} x\r\n{headers}content-length: {len(body)}\r\n\r\n".encode()
                 + body
             )
+
+    async def answer(self) -> None:
+        """Before each answer."""
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
@@ -83,6 +89,24 @@ async def test_a_server_that_asks_to_wait_longer_than_there_is_time_is_not_asked
         with pytest.raises(ToqueError, match="full"):
             await client.with_options(timeout=30).create_instance("orders", "one")
     assert len(told.keys) == 1
+
+
+async def test_more_calls_than_connections_wait_for_one_as_long_as_a_call_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not for as long as a connection may take to come about."""
+    monkeypatch.setattr(limits, "CLIENT_CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(transport_http, "_CONNECT_S", 0.02)
+
+    class Slow(Told):
+        async def answer(self) -> None:
+            await asyncio.sleep(0.1)  # five times what a connection may take
+
+    told = Slow((200, "", DONE), (200, "", DONE))
+    async with told.client() as client:
+        once = client.with_options(retry_for=0)
+        calls = [once.create_instance("orders", "one") for _ in range(2)]
+        assert [made.id for made in await asyncio.gather(*calls)] == ["one", "one"]
 
 
 async def test_without_repeats_the_first_answer_counts() -> None:

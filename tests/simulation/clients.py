@@ -22,6 +22,7 @@ from toque.runtime.errors import (
     InstanceFinished,
     InstanceNotFound,
     InvalidTransition,
+    RequestRefused,
     SystemFault,
 )
 from toque.runtime.ids import EntityRef
@@ -249,7 +250,7 @@ class Clients:
         what = Change("restart", from_step=StepRef(fork) if fork else None)
         try:
             await self._change(errand, what, f"restart-{number}", stubborn=True)
-        except (StepNotFound, StepUndone):
+        except (StepNotFound, StepUndone, RequestRefused):
             bodies.restarts_from(errand.run, before)
             self.world.faults["restart refused"] += 1
         finally:
@@ -353,7 +354,7 @@ class Clients:
 
         try:
             await self._try(f"stir {id}", work, stubborn=True)
-        except InvalidTransition:
+        except (InvalidTransition, RequestRefused):
             pass
 
     async def cancel(self, errand: Errand) -> None:
@@ -384,6 +385,10 @@ class Clients:
                 f"{change.change} {errand.id}", work, stubborn=stubborn
             )
         except InvalidTransition:
+            return None
+        except RequestRefused:  # an answer that was lost had said why
+            if change.from_step is not None:
+                raise
             return None
         except InstanceNotFound:
             world.claims.missing(claim, claim.acked)
