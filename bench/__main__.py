@@ -26,6 +26,7 @@ MEASURES = {
     "paging": "paging",
     "queue": "queues",
     "noisy": "noisy",
+    "front": "front",
     "http-clients": "http_clients",
     "ray-transport": "transport",
     "regress": "regress",

@@ -2,13 +2,11 @@
 
 The shards are stand-ins in a process of their own, which answer everything a few milliseconds
 later, as after a commit. So figures are of HTTP, admission, routing, shapes and transport only.
-
-    python bench/front.py [--n 6000] [--conc 64] [--fronts 1] [--profile api|client] [--uvloop]
+`--profile api` or `client` prints where the time of that process goes.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import cProfile
 import hashlib
@@ -20,9 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-import processes
+import typer
 import uvloop
 
 import toque
@@ -46,6 +44,8 @@ from toque.runtime.ids import Placement
 from toque.runtime.link_socket import LinkServer, SocketLinks
 from toque.runtime.messages import Call
 from toque.runtime.rpc import Router, ShardServer
+
+from . import processes
 
 SECRET = b"bench"
 TOKEN = "tq_benchbench12_" + "x" * 43
@@ -144,8 +144,14 @@ def run_role(role: str, folder: str, profile: str) -> None:
 
 def start(role: str, folder: str, profile: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
     """Start one; gives it and what it told."""
-    command = [sys.executable, __file__, "--role", role, "--folder", folder, "--profile", profile]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "bench", "front", "--role", role, "--folder", folder]
+    process = subprocess.Popen(
+        [*command, "--profile", profile],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C reaches who started it, and closes its input
+    )
     assert process.stdout is not None
     return process, json.loads(process.stdout.readline())
 
@@ -165,7 +171,16 @@ async def burst(call: Callable[[], Awaitable[Any]], n: int, conc: int) -> float:
     return statistics.median(took) * 1000
 
 
-async def measure(args: argparse.Namespace, url: str, pid: int) -> None:
+class Asked(NamedTuple):
+    """What is to be measured; see `command`."""
+
+    n: int
+    conc: int
+    only: str
+    profile: str
+
+
+async def measure(args: Asked, url: str, pid: int) -> None:
     """All figures."""
     many = [{"params": {"n": n}} for n in range(BATCH)]
     async with toque.connect(url, TOKEN) as client:
@@ -196,31 +211,28 @@ async def measure(args: argparse.Namespace, url: str, pid: int) -> None:
                   flush=True)  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--n", type=int, default=6000)
-    parser.add_argument("--conc", type=int, default=64)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--uvloop", action="store_true")
-    parser.add_argument("--profile", default="")
-    parser.add_argument("--role", default="")
-    parser.add_argument("--folder", default="")
-    args = parser.parse_args()
-    if args.role:
-        run_role(args.role, args.folder, args.profile)
+def command(
+    n: Annotated[int, typer.Option(min=400, help="Calls of each kind.")] = 6000,
+    conc: Annotated[int, typer.Option(min=1, help="Calls in flight.")] = 64,
+    only: Annotated[str, typer.Option(help="Kinds whose name holds this.")] = "",
+    uses_uvloop: Annotated[bool, typer.Option("--uvloop", help="In the client.")] = False,
+    profile: Annotated[str, typer.Option(help="Where time goes: api or client.")] = "",
+    role: Annotated[str, typer.Option(hidden=True)] = "",
+    folder: Annotated[str, typer.Option(hidden=True)] = "",
+) -> None:
+    """CPU of the API process and of the client for each call, the shards being stand-ins."""
+    if role:
+        run_role(role, folder, profile)
         return
-    with tempfile.TemporaryDirectory(prefix="tq") as folder:
+    asked = Asked(n, conc, only, profile)
+    with tempfile.TemporaryDirectory(prefix="tq") as made:
         running = []
         try:
-            running.append(start("shards", folder, args.profile)[0])
-            front, told = start("api", folder, args.profile)
+            running.append(start("shards", made, profile)[0])
+            front, told = start("api", made, profile)
             running.append(front)
-            run = uvloop.run if args.uvloop else asyncio.run
-            run(measure(args, told["url"], front.pid))
+            run = uvloop.run if uses_uvloop else asyncio.run
+            run(measure(asked, told["url"], front.pid))
         finally:
             for process in reversed(running):
                 process.communicate("")
-
-
-if __name__ == "__main__":
-    main()
