@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import ctypes
 import logging
 import math
 import sys
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-from ..runtime.limits import DETERMINISTIC_CALLBACKS_PER_TURN_MAX
+from ..runtime.guarded import shown
+from ..runtime.limits import DETERMINISTIC_CALLBACKS_PER_TURN_MAX, REFUSALS_AFTER_END_MAX
 from .failures import LimitExceeded, StepMisuse
 
 _log = logging.getLogger("toque.engines")
@@ -158,6 +160,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._tasks_checked_at = 16
         self._running = False
         self._closed = False
+        self._refusals = 0
 
     # --- the engine's side ------------------------------------------------------------------
 
@@ -231,6 +234,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Tasks that are not done, oldest first."""
         return [task for task in self._tasks if not task.done()]
 
+    def is_pestered(self) -> bool:
+        """Count a call that comes after the end; whether there were so many that `run` must be
+        one that catches every refusal and asks again: raising will not end it, waiting will."""
+        self._refusals += 1
+        return self._refusals > REFUSALS_AFTER_END_MAX
+
     def next_number(self) -> int:
         """A number for a hash, the same at replay."""
         self._number += 1
@@ -254,6 +263,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     ) -> WorkflowTask:
         if self._closed:
             _close_quietly(coro)
+            if self.is_pestered():
+                return cast(WorkflowTask, self.create_future())  # whoever awaits it is closed there
             raise StepMisuse("run() has ended; no task can be started any more.")
         parent = asyncio.current_task(self)
         if not isinstance(parent, WorkflowTask):
@@ -366,9 +377,17 @@ def _close_quietly(coro: Any) -> None:
         except BaseException as error:
             # A `finally` that awaits, raises or exits: nobody is left to tell. One that awaits
             # (`asyncio.TaskGroup` has one) is still there, and would complain to the collector.
-            _log.debug("closing %r: %r", coro, error)
+            _log.debug("closing %s: %s", shown(coro), shown(error))
         else:
             return
+    # It catches everything and goes on. The collector would close it once more, at any time and
+    # on any loop, and perhaps never come back: so it is never collected.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(coro))
+    _log.warning(
+        "%s can't be ended: it catches every exception and goes on. It is left where it is, and "
+        "its memory is not given back. Right: `except Exception`",
+        shown(coro),
+    )
 
 
 def _called_by_wait_for() -> bool:

@@ -330,8 +330,11 @@ class WorkflowStep:
     def _call(
         self, name: str, begin: Callable[..., Coroutine[Any, Any, T]], *args: Any
     ) -> StepCall[T]:
-        self._core.refuse_misuse(name)
-        return StepCall(name, self._core.calls, begin, *args)
+        core = self._core
+        if core.loop.is_closed() and core.loop.is_pestered():
+            return StepCall(name, core.calls, _never)
+        core.refuse_misuse(name)
+        return StepCall(name, core.calls, begin, *args)
 
     def _decoder(self, name: str, payload_type: Any) -> Callable[[Record], ReceivedEvent[Any]]:
         part = unfit_part(payload_type)
@@ -388,3 +391,9 @@ class WorkflowStep:
         except asyncio.CancelledError:
             self._core.abandon(claim)
             raise
+
+
+async def _never() -> Any:
+    """What waits for it is closed where it waits: a `run` that is over must not be told again."""
+    while True:
+        await asyncio.sleep(0)

@@ -14,6 +14,7 @@ from tests.engines.play import Play
 from toque.engines.failures import StepMisuse
 from toque.engines.loop import WorkflowLoop
 from toque.engines.step import WorkflowStep
+from toque.runtime.limits import REFUSALS_AFTER_END_MAX
 
 
 def nothing() -> Any:
@@ -100,6 +101,52 @@ def test_closing_leaves_no_task_no_coroutine_and_runs_no_more_steps() -> None:
     gc.collect()
     assert sorted(ended) == ["child", "child", "generator", "run"]
     assert len(refusals) == 2
+
+
+async def by_step(step: WorkflowStep) -> None:
+    await step.do("again", nothing)
+
+
+async def by_task(step: WorkflowStep) -> None:
+    await asyncio.create_task(step.do("again", nothing))
+
+
+async def by_gather(step: WorkflowStep) -> None:
+    await asyncio.gather(step.sleep("nap", 5), step.sleep("doze", 5))
+
+
+async def by_timer(step: WorkflowStep) -> None:
+    await asyncio.sleep(5)
+
+
+@pytest.mark.parametrize(
+    "again", [by_step, by_task, by_gather, by_timer], ids=lambda how: how.__name__
+)
+def test_a_run_that_swallows_every_refusal_does_not_hang_its_close(
+    again: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = 0
+
+    async def run(step: WorkflowStep) -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            assert rounds < 100_000, "it is never let go"
+            try:
+                await again(step)
+            except AssertionError:
+                raise
+            except BaseException:
+                continue
+
+    play = Play(run)
+    play.close()
+    assert rounds <= REFUSALS_AFTER_END_MAX + 100
+    del play
+    rounds = 0
+    gc.collect()
+    assert rounds == 0, "the collector, which knows no loop, is not sent into it again"
+    assert "Right: `except Exception`" in caplog.text
 
 
 def test_tasks_have_names_that_replay() -> None:
