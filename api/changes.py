@@ -248,7 +248,9 @@ class InstanceChanges(ABC):
         ]
         return await _results_of(ids, works)
 
-    async def terminate_all(self, account: str, workflow: str, statuses: Sequence[str]) -> bool:
+    async def terminate_all(
+        self, account: str, workflow: str, statuses: Sequence[str], *, source: str = "api"
+    ) -> bool:
         """Terminate all instances of some statuses, in the background and over crashes.
 
         Those that are created meanwhile may be left. False: it is under way already.
@@ -256,6 +258,7 @@ class InstanceChanges(ABC):
         Args:
             account, workflow: whose.
             statuses: none: all that have not ended.
+            source: what asks for it, as of a create.
         """
         for status in statuses:
             if status not in STATUSES or status in FINAL_STATUSES:
@@ -273,6 +276,7 @@ class InstanceChanges(ABC):
             "terminate",
             wanted,
             self._request_id(None),
+            source,
             changes=True,
         )
 

@@ -210,7 +210,7 @@ class EmbeddedBackend:
 
     @_in_time
     async def terminate_all(self, workflow: str, statuses: list[str]) -> bool:
-        return await self._plane.terminate_all(self._account, workflow, statuses)
+        return await self._plane.terminate_all(self._account, workflow, statuses, source=_SOURCE)
 
     @_in_time
     async def send_event(

@@ -67,7 +67,7 @@ class ClearPage(msgspec.Struct, array_like=True, frozen=True, gc=False):
     after: tuple[int, str] | None
 
 
-# EngineShard.clear(account, uuid, how, statuses, after, request_id) -> ClearPage
+# EngineShard.clear(account, uuid, how, statuses, after, request_id, source) -> ClearPage
 #     Terminates or deletes the next instances of a workflow; see `souschef.clearing`.
 # SousChef.report(reports: list[StatusReport]) -> None
 #     Answers when all are durably noted. The sender repeats until then.

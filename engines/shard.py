@@ -132,6 +132,7 @@ class EngineShard(DurableObject):
         statuses: list[str],
         after: tuple[int, str] | None,
         request_id: str,
+        source: str = "api",
     ) -> ClearPage:
         """Terminate or delete the next instances of a workflow, oldest first.
 
@@ -143,6 +144,7 @@ class EngineShard(DurableObject):
             statuses: those in which an instance is taken; none: all.
             after: go on behind that one; None: from the first.
             request_id: the same in a repeated call.
+            source: what asks for it, as of a create.
         """
         most = CLEAR_BATCH_MAX
         request = PageRequest(account, workflow_uuid, after, False, most, statuses, None, None)
@@ -153,7 +155,7 @@ class EngineShard(DurableObject):
                 if how == "delete":
                     engine.delete(request_id)
                 else:
-                    engine.terminate(request_id)
+                    engine.terminate(request_id, False, source)
             except (CallerError, EntityReset):
                 continue
         self.ctx.cover_shard()

@@ -39,6 +39,7 @@ CLEARINGS = Table(
     key_size=1,
 )
 How = Literal["terminate", "delete"]
+_API = "api"
 
 
 class ClearingEnv(NamedTuple):
@@ -48,7 +49,10 @@ class ClearingEnv(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A row: `shard` is the one it is at, `after_*` how far, `found` what this pass has found."""
+    """A row: `shard` is the one it is at, `after_*` how far, `found` what this pass has found.
+
+    `job` begins with what asked for it and a colon, if that was not the API.
+    """
 
     entity: str
     job: str
@@ -59,6 +63,12 @@ class _Job(NamedTuple):
     after_ms: int = -1
     after_id: str = ""
     found: int = 0
+
+    @property
+    def source(self) -> str:
+        """What asked for it."""
+        source, colon, _ = self.job.partition(":")
+        return source if colon else _API
 
 
 class Clearing(DurableObject):
@@ -72,14 +82,16 @@ class Clearing(DurableObject):
     def __init__(self, ctx: Context, env: ClearingEnv) -> None:
         super().__init__(ctx, env)
 
-    def begin(self, how: How, statuses: list[str], job: str) -> bool:
+    def begin(self, how: How, statuses: list[str], job: str, source: str = _API) -> bool:
         """Begin, unless another is under way; False: it is. A deletion takes another's place.
 
         Args:
             how: what is done with each instance.
             statuses: those in which an instance is taken; none: all.
             job: names it; the same again is the same.
+            source: what asks for it, as of a create; instances that it ends tell it.
         """
+        job = job if source == _API else f"{source}:{job}"
         known = self._job()
         if known is not None and known.job == job:
             return True
@@ -109,6 +121,7 @@ class Clearing(DurableObject):
             [status for status in job.statuses.split(",") if status],
             (job.after_ms, job.after_id) if job.after_ms >= 0 else None,
             f"clear-{job.job}",
+            job.source,
             timeout_ms=limits.REQUEST_ATTEMPT_MS,
         )
         page = msgspec.convert(raw, ClearPage)

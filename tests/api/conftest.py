@@ -95,6 +95,7 @@ class FakeRouter:
         self.steps: list[StepView] = []
         self.hold: dict[str, asyncio.Event] = {}
         self.clearings: dict[str, tuple[str, list[str], str]] = {}
+        self.clearing_sources: list[str] = []
         self.events: list[InstanceEvent] = []
         self.settings: dict[str, Settings] = {}
         self.accounts: dict[str, AccountInfo] = {}
@@ -185,7 +186,10 @@ class FakeRouter:
         self.generation += 1
         return self.workflows[account].pop(name)
 
-    def Clearing_begin(self, key: str, how: str, statuses: list[str], job: str) -> bool:
+    def Clearing_begin(
+        self, key: str, how: str, statuses: list[str], job: str, source: str
+    ) -> bool:
+        self.clearing_sources.append(source)
         return self.clearings.setdefault(key, (how, statuses, job))[2] == job
 
     def Clearing_is_running(self, key: str) -> bool:

@@ -123,6 +123,7 @@ async def test_one_that_fails_unexpectedly_is_told_like_the_others(plane: Any) -
 
 @both
 async def test_all_of_some_statuses_are_terminated_in_the_background(plane: Any, how: str) -> None:
+    source = "api" if how == "http" else "binding"
     async with reached(plane, how) as client:
         plane.router.lose("begin", after=True)
         assert await client.terminate_instances("orders", ["queued"]), "asked again by the same id"
@@ -135,6 +136,7 @@ async def test_all_of_some_statuses_are_terminated_in_the_background(plane: Any,
         assert set(statuses) == {
             "queued", "running", "waiting", "paused", "waitingForPause", "rollingBack",
         }  # fmt: skip
+        assert set(plane.router.clearing_sources) == {source}
 
 
 @both

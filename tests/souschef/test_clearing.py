@@ -36,7 +36,9 @@ class EngineShard(DurableObject):
         statuses: list[str],
         after: tuple[int, str] | None,
         request_id: str,
+        source: str,
     ) -> ClearPage:
+        self.env["sources"].add(source)
         self.env["asked"].append((self.ctx.ref.key, account, uuid, how, statuses, request_id))
         found = [n for n in self.rows if after is None or n > after[0]][:3]
         for number in found:
@@ -47,7 +49,7 @@ class EngineShard(DurableObject):
 
 
 def cluster_at(folder: Path, **rows: list[int]) -> tuple[Cluster, dict[str, Any]]:
-    seen: dict[str, Any] = {"rows": rows, "asked": [], "ended": []}
+    seen: dict[str, Any] = {"rows": rows, "asked": [], "ended": [], "sources": set()}
     classes = {"Clearing": Clearing, "EngineShard": EngineShard}
     envs = {"Clearing": ClearingEnv(SHARDS), "EngineShard": seen}
     return Cluster(folder, classes, envs, data_shards=2), seen
@@ -76,6 +78,19 @@ async def test_all_shards_are_passed_once_though_each_crashes(tmp_path: Path) ->
     )
     assert await cluster.router.call(ME, "begin", "terminate", [], "r3"), "it may begin anew"
     await until_done(cluster)
+    await cluster.close()
+
+
+@pytest.mark.parametrize("source", ["api", "binding"])
+async def test_what_asked_for_it_is_passed_on_over_a_crash(tmp_path: Path, source: str) -> None:
+    cluster, seen = cluster_at(tmp_path, d0=list(range(7)), d1=[])
+    for _ in range(2):
+        assert await cluster.router.call(ME, "begin", "terminate", [], "r1", source)
+        cluster.crash("c0")
+        cluster.open("c0")
+    await until_done(cluster)
+    assert len(seen["ended"]) >= 7
+    assert seen["sources"] == {source}
     await cluster.close()
 
 
