@@ -13,6 +13,7 @@ import asyncio
 import ipaddress
 import logging
 import resource
+from collections import Counter
 from collections.abc import Callable
 from email.utils import formatdate
 from types import TracebackType
@@ -147,6 +148,10 @@ class _Protocol(HttpToolsProtocol):
     server_state: _State
     _idle_until: float | None = None
     """Until when a connection between two requests is kept; None: it is not between any."""
+    addresses: Counter[str] = Counter()
+    """How many connections each address has, of this server."""
+    _address = ""
+    """Where this one came from, if it counts."""
     _refusal: ToqueError | None = None
     """Why this connection is refused."""
     _head_bytes: int | None = None
@@ -163,7 +168,13 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         self._wrapped = _OneWrite(transport, self.loop, self._on_close)
         super().connection_made(self._wrapped)  # type: ignore[arg-type]
-        if len(self.connections) <= self.connections_max:
+        of_address = self._count_address()
+        most = int(self.connections_max * limits.HTTP_CONNECTIONS_ADDRESS_PERCENT / 100)
+        if of_address > 2 * most:
+            transport.abort()
+        elif of_address > most:
+            self._refuse(Overloaded(f"{most} connections are open here from this address."))
+        elif len(self.connections) <= self.connections_max:
             self._set_deadline(limits.HEAD_READ_MAX_MS, self._head_is_late)
         elif len(self.connections) <= 2 * self.connections_max:
             self._refuse(Overloaded(f"{self.connections_max} connections are open here."))
@@ -172,11 +183,25 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_deadline()
+        if self._address:
+            self.addresses[self._address] -= 1
+            if not self.addresses[self._address]:
+                del self.addresses[self._address]
         super().connection_lost(exc)
         self._idle_until = None
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = None
+
+    def _count_address(self) -> int:
+        """How many connections its address has now. This machine's own are not counted: a proxy
+        before the server comes from there."""
+        address = self.client[0] if self.client else ""
+        if not address or is_local(address):
+            return 0
+        self._address = address
+        self.addresses[address] += 1
+        return self.addresses[address]
 
     # --- the head ---
 
@@ -469,10 +494,12 @@ class HttpServer:
         config.load()
         state = self._state
         connections_max = _connections_max()
+        addresses: Counter[str] = Counter()
 
         def make() -> asyncio.Protocol:
             protocol = _Protocol(config, state, {}, loop)
             protocol.connections_max = connections_max
+            protocol.addresses = addresses
             return protocol
 
         logging.getLogger(_UVICORN_LOG).addFilter(self._log_bounds)
@@ -539,3 +566,11 @@ def address_of(host: str) -> str:
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches that IP address."""
     return ipaddress.ip_address(host).is_loopback
+
+
+def is_local(address: str) -> bool:
+    """Whether the address of a client is one of loopback."""
+    try:
+        return is_loopback(address.partition("%")[0])
+    except ValueError:
+        return False

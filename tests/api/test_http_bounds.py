@@ -6,6 +6,7 @@ Nothing of it breaks the server, and callers are told what to do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import logging
@@ -18,6 +19,7 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from yarl import URL
 
+from toque.api import server_http
 from toque.api.app_http import make_app
 from toque.api.auth import Principal, TokenBook
 from toque.api.server_http import HttpServer, _Cycle, _OneWrite
@@ -202,6 +204,33 @@ async def test_an_offered_upgrade_is_passed_over(
         )
     assert said.startswith(b"HTTP/1.1 200 ")
     assert not caplog.records
+
+
+async def test_one_address_has_no_more_than_its_part_of_the_connections(
+    plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 8)
+    monkeypatch.setattr(limits, "LINGER_QUIET_MS", 1)
+    monkeypatch.setattr(server_http, "is_local", lambda address: address == "127.0.0.9")
+    lines = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with plane.serving() as server, contextlib.AsyncExitStack() as opened:
+
+        async def said(address: str, *, stays: bool = True) -> bytes:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", server.port, local_addr=(address, 0)
+            )
+            opened.callback(writer.close)
+            writer.write(lines)
+            status = await reader.readline()
+            if not stays:
+                writer.close()
+                await writer.wait_closed()
+            return status
+
+        ok, full = b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 503 Service Unavailable\r\n"
+        assert [await said("127.0.0.2") for _ in range(5)] == [ok] * 4 + [full]
+        assert await said("127.0.0.3", stays=False) == ok, "others have room"
+        assert [await said("127.0.0.9") for _ in range(3)] == [ok] * 3, "a proxy on this machine"
 
 
 async def test_who_sends_no_requests_does_not_write_the_log_full(
