@@ -23,7 +23,7 @@ from .cli_exits import FAILED
 from .cli_flags import Flags, Output, flags_command, new_app
 from .cli_output import print_json, print_table
 from .client_http import connect
-from .doctor import Finding, Told, judge_running, told
+from .doctor import KINDS, Finding, Told, judge_running, told
 from .doctor_http import parts_of
 from .doctor_sqlite import Survey, mend
 from .identity_cache import IDENTITY_PART
@@ -52,7 +52,7 @@ def doctor(
     else:
         found = asyncio.run(_running(flags))
     _print(found, flags.output or Output.TABLE)
-    raise typer.Exit(FAILED if any(not each.fixed for each in found) else 0)
+    raise typer.Exit(FAILED if any(not each.fixed and not each.note for each in found) else 0)
 
 
 def look_at(folder: Path, fix: bool) -> list[Told]:
@@ -115,19 +115,20 @@ def _print(found: list[Told], output: Output) -> None:
     elif output is Output.IDS:
         for each in found:
             print(each.code)
-    elif not found:
-        print("Nothing is wrong.")
     else:
         rows = [
             (each.code, each.place, each.detail, each.meaning, _fix(each))
             for each in found[:_SHOWN_MAX]
         ]
-        print_table(("CODE", "WHERE", "DETAIL", "MEANING", "FIX"), rows)
+        if rows:
+            print_table(("CODE", "WHERE", "DETAIL", "MEANING", "FIX"), rows)
         if len(found) > _SHOWN_MAX:
             print(f"... and {len(found) - _SHOWN_MAX} more; -o json shows all.")
+        if all(each.note for each in found):
+            print("Nothing is wrong.")
 
 
 def _fix(each: Told) -> str:
     if each.fixed:
         return "done"
-    return f"--fix {each.fix}" if each.fix else "by hand"
+    return f"--fix {each.fix}" if each.fix else KINDS[each.code].mending

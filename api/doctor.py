@@ -17,10 +17,19 @@ from .identity_cache import IDENTITY_PART
 
 
 class Kind(NamedTuple):
-    """A kind of fault: what it means, and what `--fix` does (empty: nothing can be done safely)."""
+    """A kind of fault: what it means, and what `--fix` does (empty: nothing can be done safely).
+
+    `is_note`: it is no fault, but good to know.
+    """
 
     meaning: str
     fix: str = ""
+    is_note: bool = False
+
+    @property
+    def mending(self) -> str:
+        """What is to be done, for people."""
+        return self.fix or ("nothing to do" if self.is_note else "by hand")
 
 
 KINDS = {
@@ -55,6 +64,11 @@ KINDS = {
         "sets the alarm",
     ),
     "alarm.orphan": Kind("an alarm of an instance that is not there", "drops the alarm"),
+    "alarm.overdue": Kind(
+        "alarms that were to fire while nobody had the directory open; they do at the next start",
+        is_note=True,
+    ),
+    "alarm.failing": Kind("an entity's alarm handler has failed several times in a row"),
     "outbox.stuck": Kind(
         "a message to another entity has outlived several openings of its shard: its receiver "
         "does not take it"
@@ -64,6 +78,11 @@ KINDS = {
     "blob.missing": Kind("a row names the file of a stream that is gone: its result is lost"),
     "file.orphan": Kind("a file that an interrupted write has left", "removes it"),
     "bundle.orphan": Kind("code that no version and no instance names", "removes it"),
+    "bundle.unused": Kind(
+        "code of an older version that no instance needs; deployed again it is there again",
+        "removes it",
+        is_note=True,
+    ),
     "bundle.missing": Kind(
         "the code that a script was deployed with is gone: deploy it again, the very same"
     ),
@@ -122,6 +141,7 @@ class Told(msgspec.Struct, frozen=True):
     meaning: str
     fix: str
     fixed: bool
+    note: bool = False
 
 
 def told(findings: Iterable[Finding], fixed: bool) -> list[Told]:
@@ -134,6 +154,7 @@ def told(findings: Iterable[Finding], fixed: bool) -> list[Told]:
             KINDS[each.code].meaning,
             KINDS[each.code].fix,
             fixed and bool(each.changes),
+            KINDS[each.code].is_note,
         )
         for each in findings
     ]

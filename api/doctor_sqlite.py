@@ -24,9 +24,12 @@ from ..runtime.ids import EntityRef, Placement, split_engine_key
 from ..runtime.schema_sqlite import APPLICATION_ID, STORE_FORMAT, connect_reader, connect_writer
 from .doctor import Change, Finding
 from .first_token import MARK
+from .shapes import iso
 
 _EPOCH_SHIFT = 40  # an outbox sequence is (epoch, counter)
 _OPENINGS_MAX = 3
+_OVERDUE_MS = 60_000
+_FAILURES_MAX = 3
 _FINISHED = frozenset({"complete", "errored", "terminated"})
 _SET_ALARM = (
     "INSERT INTO alarms (kind, key, due_ms, retries) VALUES (?, ?, ?, 0) "
@@ -64,6 +67,7 @@ class Survey:
                     found += self._leases(shard)
                     found += self._tokens(shard)
                 for shard in self._placement.names():
+                    found += self._alarms(shard)
                     found += self._outbox(shard)
                 found += self._epochs()
                 found += self._bundles()
@@ -275,16 +279,41 @@ class Survey:
             if not self._rows(shard, valid, (self._now_ms,)):
                 yield Finding("token.none", shard, "", (Change(str(mark)),))
 
+    def _alarms(self, shard: str) -> Iterator[Finding]:
+        """Alarms that wait for a start, and those whose handlers fail."""
+        late_ms = self._now_ms - _OVERDUE_MS
+        for kind, count, oldest_ms in self._rows(
+            shard,
+            "SELECT kind, count(*), min(due_ms) FROM alarms WHERE due_ms < ? GROUP BY kind",
+            (late_ms,),
+        ):
+            since_s = (self._now_ms - oldest_ms) // 1_000
+            detail = f"{count} alarms, the oldest due {since_s} s ago ({iso(oldest_ms)})"
+            yield Finding("alarm.overdue", f"{shard} {kind}", detail)
+        for kind, key, due_ms, retries in self._rows(
+            shard,
+            "SELECT kind, key, due_ms, retries FROM alarms WHERE retries >= ? "
+            "ORDER BY retries DESC LIMIT ?",
+            (_FAILURES_MAX, limits.SCAN_ROWS_MAX),
+        ):
+            detail = f"{retries} times; it is tried again at {iso(due_ms)}"
+            yield Finding("alarm.failing", f"{shard} {kind}({key})", detail)
+
     def _outbox(self, shard: str) -> Iterator[Finding]:
         (epoch,) = self._one(shard, "SELECT epoch FROM shard", ())
         oldest = (epoch - _OPENINGS_MAX) << _EPOCH_SHIFT
-        for kind, key, method, count in self._rows(
+        for kind, key, method, count, seq, sender_kind, sender in self._rows(
             shard,
-            "SELECT dest_kind, dest_key, method, count(*) FROM outbox WHERE seq < ? "
-            "GROUP BY dest_kind, dest_key, method",
+            "SELECT dest_kind, dest_key, method, count(*), min(seq), sender_kind, sender_key "
+            "FROM outbox WHERE seq < ? GROUP BY dest_kind, dest_key, method",
             (max(0, oldest),),
         ):
-            yield Finding("outbox.stuck", f"{shard} {kind}({key}).{method}", f"{count} messages")
+            openings = epoch - (seq >> _EPOCH_SHIFT)
+            detail = (
+                f"{count} {'message' if count == 1 else 'messages'}; the oldest, of "
+                f"{sender_kind}({sender}), was written {openings} openings of {shard} ago"
+            )
+            yield Finding("outbox.stuck", f"{shard} {kind}({key}).{method}", detail)
 
     def _epochs(self) -> Iterator[Finding]:
         heard: dict[str, int] = defaultdict(int)
@@ -316,15 +345,35 @@ class Survey:
         }
         if used - versions or not folder.is_dir():
             return  # which code those instances need is not known here
-        kept = scripts | self._named("account_versions", "code_hash")
-        kept |= self._named("account_workflows", "code_hash")
-        rubbish = defaultdict(list)
+        newest = scripts | self._named("account_workflows", "code_hash")
+        known = newest | self._named("account_versions", "code_hash")
+        needed = newest | self._code_of(used)
+        stored = defaultdict(list)
         for path in sorted(folder.iterdir()):
             code_hash = path.name.split(".", 1)[0]
-            if is_code_hash(code_hash) and code_hash not in kept and path.suffix != ".tmp":
-                rubbish[code_hash].append(Change(str(path)))
-        for code_hash, changes in rubbish.items():
-            yield Finding("bundle.orphan", str(folder / code_hash), "", tuple(changes))
+            if is_code_hash(code_hash) and path.suffix != ".tmp":
+                stored[code_hash].append(path)
+        for code_hash, paths in stored.items():
+            changes = tuple(Change(str(path)) for path in paths)
+            if code_hash not in known:
+                yield Finding("bundle.orphan", str(folder / code_hash), "", changes)
+            elif code_hash not in needed and self._is_old(paths):
+                yield Finding("bundle.unused", str(folder / code_hash), "", changes)
+
+    def _code_of(self, versions: set[str]) -> set[str]:
+        """The code of some versions: of those that instances have, ended ones too, since they may
+        be restarted."""
+        sql = "SELECT version_id, code_hash FROM account_versions"
+        return {
+            code_hash
+            for shard in self._control()
+            for version_id, code_hash in self._rows(shard, sql)
+            if version_id in versions
+        }
+
+    def _is_old(self, paths: Iterable[Path]) -> bool:
+        newest_ms = max(path.stat().st_mtime for path in paths) * 1_000
+        return self._now_ms - newest_ms > limits.BUNDLE_LINGER_MS
 
     def _named(self, table: str, column: str) -> set[str]:
         sql = f"SELECT DISTINCT {column} FROM {table}"

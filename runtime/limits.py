@@ -47,6 +47,7 @@ BUNDLE_IMPORT_MEMORY_BYTES_MAX = 2_048 * MIB
 BUNDLE_OUTPUT_CHARS_MAX = 8 * KIB  # of what its import prints, for the deployer
 BUNDLE_IMPORTS_MAX = 2  # that one front end has under way
 BUNDLE_IMPORTS_WAITING_MAX = 16
+BUNDLE_LINGER_MS = DAY_MS  # older code that nothing needs may be removed
 
 # instances
 STEPS_PER_INSTANCE_DEFAULT = 10_000  # CF; a workflow may set another
@@ -78,6 +79,7 @@ EVENT_OUTPUT_BYTES_MAX = 4 * KIB  # a greater output is left out of an event
 WAIT_REASONS_SHOWN_MAX = 100
 EVENTS_IN_MEMORY_MAX = 1_000  # per instance that somebody subscribes to
 DETERMINISTIC_CALLBACKS_PER_TURN_MAX = 1_000_000
+REFUSALS_AFTER_END_MAX = 1_000  # of a run() that is over and still asks for steps
 RECORDS_READ_PER_TURN_MAX = 500  # a longer journal is read with the shard's others in between
 REPLAYED_PER_TURN_MAX = 500  # outcomes; a longer replay lets the shard's others in between
 BODY_THREADS_MAX = 32
@@ -242,6 +244,7 @@ HEAD_BYTES_MAX = 64 * KIB
 HEAD_READ_MAX_MS = 10 * SECOND_MS  # from a connection's start, or a head's first byte, to its end
 HTTP_IDLE_MAX_MS = 75 * SECOND_MS  # a connection between two requests
 HTTP_CONNECTIONS_MAX = 12_000  # of one front end; each costs a file descriptor
+HTTP_CONNECTIONS_ADDRESS_PERCENT = 50  # of them that one address may have; loopback: all
 HTTP_STALL_MAX_MS = 30 * SECOND_MS  # a client that does not read its answer is cut off
 LINGER_QUIET_MS = 500  # how long a refused client may stop sending before it is hung up on
 LINGER_MAX_MS = 10 * SECOND_MS  # and how long it may go on sending
