@@ -22,6 +22,7 @@ from ..gatekeeper.messages import CLEARING_KIND, WorkflowRecord
 from ..runtime import limits
 from ..runtime.codec import Whole
 from ..runtime.errors import InvalidArgument, ToqueError
+from ..runtime.guarded import shown
 from ..runtime.ids import EntityRef, check_instance_id, check_step_name, engine_key
 from .calls import Caller
 from .listing import FINAL_STATUSES, STATUSES, Lister, ListQuery
@@ -263,7 +264,7 @@ class InstanceChanges(ABC):
         for status in statuses:
             if status not in STATUSES or status in FINAL_STATUSES:
                 raise InvalidArgument(
-                    f"status {status!r:.80} can't be terminated; give one of "
+                    f"status {shown(status)} can't be terminated; give one of "
                     f"{', '.join(s for s in STATUSES if s not in FINAL_STATUSES)}."
                 )
         record = await self._workflow(account, workflow)
@@ -320,7 +321,7 @@ def check_change(change: Change) -> Change:
     """The change, or `InvalidArgument`."""
     if change.change not in STATUS_CHANGES:
         raise InvalidArgument(
-            f"status change {change.change!r:.80} is not supported; use one of: "
+            f"status change {shown(change.change)} is not supported; use one of: "
             f"{', '.join(STATUS_CHANGES)}.",
             {"supported": list(STATUS_CHANGES)},
         )
@@ -333,7 +334,7 @@ def check_change(change: Change) -> Change:
         check_step_name(step.name)
         if step.type not in STEP_TYPES or not 1 <= step.count <= limits.RECORDS_PER_INSTANCE_MAX:
             raise InvalidArgument(
-                f"'from' has the type {step.type!r:.80} and the count {step.count}; the type is "
+                f"'from' has the type {shown(step.type)} and the count {step.count}; the type is "
                 f"one of {', '.join(STEP_TYPES)}, the count 1 or more, for example "
                 '{"name": "charge", "count": 1, "type": "do"}.'
             )
@@ -362,6 +363,6 @@ def step_ref(given: FromStep | None) -> StepRef | None:
         return msgspec.convert(msgspec.to_builtins(named), StepRef)
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidArgument(
-            f"from_step {given!r:.80} is not as expected: {error}. Right: 'charge', "
+            f"from_step {shown(given)} is not as expected: {error}. Right: 'charge', "
             "('charge', 2) or {'name': 'charge', 'count': 2, 'type': 'do'}."
         ) from None

@@ -17,6 +17,7 @@ from ..gatekeeper.deploys import check_script_name
 from ..runtime import limits as bounds
 from ..runtime.entropy import Entropy
 from ..runtime.errors import InvalidArgument
+from ..runtime.guarded import shown
 from ..runtime.ids import check_account_id, check_workflow_name
 from . import client_checks as check
 from .client_port import Backend
@@ -278,7 +279,8 @@ def _limits(changes: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     for name, value in changes.items():
         if name not in known:
             raise InvalidArgument(
-                f"{name!r:.80} is no limit; they are {', '.join(known)}. Right: {_RIGHT[known[0]]}."
+                f"{shown(name)} is no limit; they are {', '.join(known)}. "
+                f"Right: {_RIGHT[known[0]]}."
             )
         if value is None or (name == "souschefs" and value == "auto"):
             body[name] = value

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ..engines.durations import Duration, duration_ms
 from ..engines.watch import check_types
-from ..runtime import limits
+from ..runtime import guarded, limits
 from ..runtime.codec import NULL, encode_json
 from ..runtime.errors import InvalidArgument
 from ..runtime.ids import check_id_prefix, check_instance_id, check_step_name
@@ -26,7 +26,7 @@ SPEC_FIELDS = ("id", "params", "retention")
 
 def refuse(what: str, value: object, wanted: str, right: str) -> NoReturn:
     """Raise `InvalidArgument`: what was given, what is wanted, and an example of it."""
-    shown = "None" if value is None else f"{value!r:.80} ({type(value).__name__})"
+    shown = "None" if value is None else f"{guarded.shown(value)} ({guarded.kind_of(value)})"
     raise InvalidArgument(f"{what} must be {wanted}, not {shown}. Right: {right}.")
 
 
@@ -93,7 +93,9 @@ def statuses(value: object, what: str = "status") -> list[str]:
     found = [value] if isinstance(value, str) else texts(value, what, f"{what}=['queued']")
     for one in found:
         if one not in STATUSES:
-            raise InvalidArgument(f"status {one!r:.80} is not one of {', '.join(STATUSES)}.")
+            raise InvalidArgument(
+                f"status {guarded.shown(one)} is not one of {', '.join(STATUSES)}."
+            )
     return found
 
 
@@ -161,8 +163,8 @@ def new_instance(id: object, params: Any, retention: object = None) -> NewInstan
     if retention is not None:
         if not isinstance(retention, tuple | list) or len(retention) != 2:
             raise InvalidArgument(
-                f"retention {retention!r:.80} is not a pair of durations: of success, and of any "
-                "other end. Right: ('7 days', '30 days')."
+                f"retention {guarded.shown(retention)} is not a pair of durations: of success, and "
+                "of any other end. Right: ('7 days', '30 days')."
             )
         success, other = (
             duration_ms(one, "retention", max_ms=limits.RETENTION_MAX_MS) for one in retention
@@ -180,7 +182,8 @@ def spec(item: object, index: int) -> NewInstance:
     unknown = [key for key in item if key not in SPEC_FIELDS]
     if unknown:
         raise InvalidArgument(
-            f"{where}: {unknown[0]!r:.80} is not known; give {', '.join(map(repr, SPEC_FIELDS))}, "
-            "all optional. Right: {'id': 'order-1', 'params': {'n': 1}}."
+            f"{where}: {guarded.shown(unknown[0])} is not known; give "
+            f"{', '.join(map(repr, SPEC_FIELDS))}, all optional. "
+            "Right: {'id': 'order-1', 'params': {'n': 1}}."
         )
     return new_instance(item.get("id"), item.get("params"), item.get("retention"))

@@ -32,6 +32,7 @@ from ..runtime.errors import (
     WorkflowNotFound,
     from_wire,
 )
+from ..runtime.guarded import shown
 from .client_checks import refuse
 from .client_values import CallOptions
 
@@ -71,7 +72,8 @@ def check_url(url: object) -> str:
     """A server's url without its last slash, or `InvalidArgument`."""
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise InvalidArgument(
-            f"url {url!r:.200} must start with http:// or https://. Right: 'http://127.0.0.1:8787'."
+            f"url {shown(url, 200)} must start with http:// or https://. "
+            "Right: 'http://127.0.0.1:8787'."
         )
     try:
         parts = URL(url)
@@ -80,7 +82,7 @@ def check_url(url: object) -> str:
     if parts.user is not None:
         raise InvalidArgument("the url holds a user name; give a token instead. Right: token='...'")
     if not parts.host or _UNSEEN.search(url):
-        raise InvalidArgument(f"url {url!r:.200} is not valid; write http://127.0.0.1:8787.")
+        raise InvalidArgument(f"url {shown(url, 200)} is not valid; write http://127.0.0.1:8787.")
     return url.rstrip("/")
 
 

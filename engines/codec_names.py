@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runtime.errors import InvalidArgument
+from ..runtime.guarded import shown
 from ..runtime.payload_codec import Carried, Codecs, PayloadCodec, Seal
 from .workflow import load_file
 
@@ -57,7 +58,7 @@ def names_of(given: Mapping[str, Given] | None) -> dict[str, list[str]]:
         for one in _all(some):
             if not isinstance(one, str):
                 raise InvalidArgument(
-                    f"{one!r:.80} can't be carried to the processes of the shards. Right: its "
+                    f"{shown(one)} can't be carried to the processes of the shards. Right: its "
                     "name, such as 'shop.security:codec' or 'codecs.py:codec'."
                 )
             named.setdefault(account, []).append(_whole(one))
@@ -90,7 +91,7 @@ def _found(one: PayloadCodec | str) -> PayloadCodec:
         )
     except Exception as error:
         raise InvalidArgument(
-            f"codec {one!r:.200} can't be had: {type(error).__name__}: {error}. Right: "
+            f"codec {shown(one, 200)} can't be had: {type(error).__name__}: {error}. Right: "
             "'shop.security:codec' or 'codecs.py:codec'."
         ) from None
     return made

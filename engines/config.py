@@ -16,6 +16,7 @@ import msgspec
 
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument
+from ..runtime.guarded import shown
 from .durations import Duration, duration_ms
 
 Backoff = Literal["constant", "linear", "exponential"]
@@ -106,19 +107,19 @@ def resolve(config: StepConfig | Mapping[str, Any] | None, step: str) -> Resolve
     limit = retries.get("limit", DEFAULTS.limit)
     if type(limit) is not int or not 0 <= limit <= limits.STEP_RETRIES_MAX:
         raise InvalidArgument(
-            f"config.retries.limit of step {step!r} is {limit!r:.80}; it must be a whole number "
+            f"config.retries.limit of step {step!r} is {shown(limit)}; it must be a whole number "
             f"from 0 to {limits.STEP_RETRIES_MAX}, for example 5 (five retries, six attempts)."
         )
     backoff = retries.get("backoff", DEFAULTS.backoff)
     if backoff not in _BACKOFFS:
         raise InvalidArgument(
-            f"config.retries.backoff of step {step!r} is {backoff!r:.80}; "
+            f"config.retries.backoff of step {step!r} is {shown(backoff)}; "
             "it must be 'constant', 'linear' or 'exponential'."
         )
     sensitive = whole.get("sensitive")
     if sensitive not in (None, "output"):
         raise InvalidArgument(
-            f"config.sensitive of step {step!r} is {sensitive!r:.80}; it can be 'output' only."
+            f"config.sensitive of step {step!r} is {shown(sensitive)}; it can be 'output' only."
         )
     deadline = whole.get("deadline")
     return Resolved(
@@ -171,12 +172,12 @@ def _fields_of(given: object, form: type, what: str) -> dict[str, Any]:
         return {name: getattr(given, name) for name in names}
     if not isinstance(given, Mapping):
         raise InvalidArgument(
-            f"{what} is {given!r:.80}; give a dict or {form.__name__}, for example "
+            f"{what} is {shown(given)}; give a dict or {form.__name__}, for example "
             "{'retries': {'limit': 3, 'delay': '5 seconds'}, 'timeout': '1 minute'}."
         )
     unknown = [key for key in given if key not in names]
     if unknown:
         raise InvalidArgument(
-            f"{what} has the unknown key {unknown[0]!r:.80}; known are {', '.join(names)}."
+            f"{what} has the unknown key {shown(unknown[0])}; known are {', '.join(names)}."
         )
     return {key: value for key, value in given.items() if value is not None}

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..runtime import guarded
 from ..runtime.errors import InvalidArgument
 
 _EXAMPLE = 'for example {"num_cpus": 2, "num_gpus": 1, "resources": {"fast_disk": 1}}'
@@ -24,11 +25,11 @@ def check_ray_options(given: object, what: str) -> dict[str, Any]:
         InvalidArgument: a wrong type, an unknown key, a value out of range.
     """
     if not isinstance(given, Mapping):
-        raise InvalidArgument(f"{what} is {given!r:.80}; give a dict, {_EXAMPLE}.")
+        raise InvalidArgument(f"{what} is {guarded.shown(given)}; give a dict, {_EXAMPLE}.")
     for key, value in given.items():
         if key not in _KNOWN:
             raise InvalidArgument(
-                f"{what} has the unknown key {key!r:.80}; known are {', '.join(_KNOWN)}."
+                f"{what} has the unknown key {guarded.shown(key)}; known are {', '.join(_KNOWN)}."
             )
         if key in _NUMBERS:
             _check_amount(value, f"{what}[{key!r}]")
@@ -38,7 +39,9 @@ def check_ray_options(given: object, what: str) -> dict[str, Any]:
                 _check_amount(amount, f"{what}['resources'][{name!r}]")
         elif key == "accelerator_type":
             if not isinstance(value, str) or not value:
-                raise InvalidArgument(f"{what}[{key!r}] is {value!r:.80}; give a name, as 'A100'.")
+                raise InvalidArgument(
+                    f"{what}[{key!r}] is {guarded.shown(value)}; give a name, as 'A100'."
+                )
         else:
             _check_environment(value, f"{what}['runtime_env']")
     return dict(given)
@@ -56,18 +59,20 @@ def _check_amount(value: object, what: str) -> None:
         or not math.isfinite(value)
         or value < 0
     ):
-        raise InvalidArgument(f"{what} is {value!r:.80}; give a number of at least 0, {_EXAMPLE}.")
+        raise InvalidArgument(
+            f"{what} is {guarded.shown(value)}; give a number of at least 0, {_EXAMPLE}."
+        )
 
 
 def _check_names(value: object, what: str) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(k, str) and k for k in value):
-        raise InvalidArgument(f"{what} is {value!r:.80}; give a dict by name, {_EXAMPLE}.")
+        raise InvalidArgument(f"{what} is {guarded.shown(value)}; give a dict by name, {_EXAMPLE}.")
 
 
 def _check_environment(value: object, what: str) -> None:
     if not isinstance(value, Mapping) or set(value) - {"env_vars"}:
         raise InvalidArgument(
-            f"{what} is {value!r:.80}; it takes env_vars only, for example "
+            f"{what} is {guarded.shown(value)}; it takes env_vars only, for example "
             '{"env_vars": {"OMP_NUM_THREADS": "4"}}.'
         )
     variables = value.get("env_vars", {})

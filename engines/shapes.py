@@ -15,6 +15,7 @@ import msgspec
 
 from ..runtime.codec import decode_json, decode_json_as, encode_json, has_json_form, type_name
 from ..runtime.errors import InvalidArgument
+from ..runtime.guarded import shown
 
 CTX = "ctx"
 _KEPT_MAX = 4_096
@@ -84,7 +85,7 @@ def shape_of(fn: Callable[..., Any], what: str) -> Shape:
 def _inspect(fn: Callable[..., Any], what: str) -> Shape:
     if not callable(fn):
         raise InvalidArgument(
-            f"the body of {what} is {fn!r:.80}, which is no function. Wrong: "
+            f"the body of {what} is {shown(fn)}, which is no function. Wrong: "
             "`step.do('pay', charge(card))`. Right: `step.do('pay', lambda: charge(card))`."
         )
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(

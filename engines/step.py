@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from ..runtime.codec import encode_json
 from ..runtime.errors import InvalidArgument
+from ..runtime.guarded import shown
 from ..runtime.ids import check_event_type, check_step_name
 from ..runtime.limits import SLEEP_MAX_MS
 from .body_call import BodyCall
@@ -269,7 +270,7 @@ class WorkflowStep:
         name = event_type if name is None else check_step_name(name)
         if limit is not None and (type(limit) is not int or limit < 1):
             raise InvalidArgument(
-                f"limit of events {name!r} is {limit!r:.80}; it must be a whole number from 1 on, "
+                f"limit of events {name!r} is {shown(limit)}; it must be a whole number from 1 on, "
                 "or None."
             )
         timeout_ms = 0
@@ -340,8 +341,9 @@ class WorkflowStep:
         part = unfit_part(payload_type)
         if part is not None:
             raise InvalidArgument(
-                f"payload_type of wait {name!r} is {payload_type!r:.100}, and {part} has no JSON "
-                "form. Right: a dataclass, a pydantic model, dict[str, int], datetime, bytes, ..."
+                f"payload_type of wait {name!r} is {shown(payload_type, 100)}, and {part} has no "
+                "JSON form. Right: a dataclass, a pydantic model, dict[str, int], datetime, bytes, "
+                "..."
             )
         return partial(received, payload_type=payload_type)
 

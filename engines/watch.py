@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ..runtime.errors import InvalidArgument
+from ..runtime.guarded import shown
 from ..runtime.limits import (
     EVENT_OUTPUT_BYTES_MAX,
     EVENTS_IN_MEMORY_MAX,
@@ -110,7 +111,7 @@ def check_types(types: Iterable[str]) -> frozenset[str]:
     unknown = sorted(wanted - EVENT_TYPES)
     if unknown:
         raise InvalidArgument(
-            f"there are no events of type {unknown[0]!r:.80}; the types are "
+            f"there are no events of type {shown(unknown[0])}; the types are "
             f"{', '.join(sorted(EVENT_TYPES))}."
         )
     return wanted

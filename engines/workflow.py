@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_or
 
 from ..runtime.codec import decode_json, decode_json_as, type_name
 from ..runtime.errors import InvalidArgument, InvalidId, ProgramRunsAtImport, WorkflowLoadError
-from ..runtime.guarded import called, kind_of, text_of
+from ..runtime.guarded import called, kind_of, shown, text_of
 from ..runtime.ids import check_workflow_name
 from ..runtime.limits import STEPS_PER_INSTANCE_DEFAULT, STEPS_PER_INSTANCE_MAX
 from .archive import hash_of_files
@@ -407,7 +407,7 @@ def _return_type(run: Callable[..., Any]) -> Any:
 
 def _check_placement(entry: Any, placement: Any, options: Any) -> None:
     if placement not in (SHARD, ACTOR):
-        raise _unfit(entry, f"has placement {placement!r:.80}; it must be {SHARD!r} or {ACTOR!r}")
+        raise _unfit(entry, f"has placement {shown(placement)}; it must be {SHARD!r} or {ACTOR!r}")
     if options and placement != ACTOR:
         raise _unfit(
             entry,
@@ -429,7 +429,7 @@ def _steps_max(entry: Any, limits: Any) -> int:
     if type(steps) is not int or not 0 < steps <= STEPS_PER_INSTANCE_MAX:
         raise _unfit(
             entry,
-            f"has limits {limits!r:.80}; the one that there is is `steps`, from 1 to "
+            f"has limits {shown(limits)}; the one that there is is `steps`, from 1 to "
             f"{STEPS_PER_INSTANCE_MAX}. Right: {{'steps': {STEPS_PER_INSTANCE_DEFAULT}}}",
         )
     return steps

@@ -18,6 +18,7 @@ import msgspec
 
 from . import limits
 from .errors import InvalidPayload, PayloadTooLarge, UnencodableValue
+from .guarded import shown
 
 T = TypeVar("T")
 NULL = b"null"
@@ -162,7 +163,8 @@ def _refuse_twin_keys(value: Any, what: str) -> None:
             if len(written) < len(item):
                 raise UnencodableValue(
                     f"{what} holds a dict with two keys that are the same text as JSON, among "
-                    f"{list(item)!r:.100}. Wrong: `{{1: a, '1': b}}`. Right: keys of one type.",
+                    f"{shown(list(item), 100)}. Wrong: `{{1: a, '1': b}}`. Right: keys of one "
+                    "type.",
                     {"type": "dict"},
                 )
         if not hasattr(type(item), "model_dump"):  # a model writes its keys itself
@@ -211,7 +213,7 @@ def type_name(expected: Any) -> str:
     """A type in messages."""
     if isinstance(expected, type) and not hasattr(expected, "__args__"):
         return expected.__qualname__
-    return f"{expected!r:.200}"
+    return f"{shown(expected, 200)}"
 
 
 def json_depth(raw: bytes) -> int:

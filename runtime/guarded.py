@@ -9,7 +9,7 @@ objects: `isinstance` trusts an object's own `__class__`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from .limits import ERROR_MESSAGE_CHARS_MAX
@@ -53,11 +53,37 @@ def attribute(value: object, name: str) -> Any:
 
 
 def shown(value: object, chars_max: int = 80) -> str:
-    """`repr(value)`, bounded."""
-    error, text = called(repr, value)
+    """`repr(value)`, bounded; of what is in a large value no more is asked than is shown."""
+    error, text = called(lambda: repr(_cut(value, [chars_max])))
     if error is not None or text is None:
         return f"<{kind_of(value)}; repr() of it raised {kind_of(error)}>"
     return bounded(text, chars_max)
+
+
+def _cut(value: Any, room: list[int]) -> Any:
+    """A copy of a text or a container with no more in it than there is room to show.
+
+    Each thing in it takes a character at least; `room` counts them. Classes of users are left as
+    they are.
+    """
+    room[0] -= 1
+    kind = type(value)
+    if kind is str or kind is bytes:
+        part = value[: max(0, room[0]) + 2]
+        room[0] -= len(part)
+        return part
+    if kind is dict:
+        return {key: _cut(each, room) for key, each in value.items() if room[0] > 0}
+    if kind in (list, tuple, set, frozenset):
+        return kind(_cut(each, room) for each in _while_room(value, room))
+    return value
+
+
+def _while_room(values: Iterable[Any], room: list[int]) -> Iterator[Any]:
+    for each in values:
+        yield each
+        if room[0] <= 0:
+            return
 
 
 def text_of(error: BaseException, depth: int = 0) -> str:

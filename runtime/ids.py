@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from . import limits
 from .errors import InvalidId
+from .guarded import shown
 
 SHARD_KINDS = frozenset({"EngineShard", "ShardInfo"})
 """Kinds of which each shard has one; the key is the shard's name."""
@@ -37,8 +38,8 @@ class EntityRef(NamedTuple):
 def _name(value: object, what: str, chars_max: int) -> str:
     if not isinstance(value, str) or len(value) > chars_max or not _NAME.match(value):
         raise InvalidId(
-            f"{what} {value!r:.80} is not valid: use 1 to {chars_max} letters, digits, '_' or '-', "
-            f"starting with a letter, digit or '_', for example 'order-42'."
+            f"{what} {shown(value)} is not valid: use 1 to {chars_max} letters, digits, '_' or "
+            f"'-', starting with a letter, digit or '_', for example 'order-42'."
         )
     return value
 
@@ -71,12 +72,12 @@ def check_instance_id(value: object) -> str:
     )
     if not well_formed:
         raise InvalidId(
-            f"instance id {value!r:.80} is not valid: use segments joined by '/', each of letters, "
-            "digits and '-_.:@~' and starting with a letter, digit or '_', at most "
+            f"instance id {shown(value)} is not valid: use segments joined by '/', each of "
+            "letters, digits and '-_.:@~' and starting with a letter, digit or '_', at most "
             f"{limits.INSTANCE_ID_CHARS_MAX} characters in all, for example 'folder/7/page-3'."
         )
     if value in _RESERVED_IDS or _RESERVED_PATTERN.match(value):
-        raise InvalidId(f"instance id {value!r:.80} is reserved; choose another.")
+        raise InvalidId(f"instance id {shown(value)} is reserved; choose another.")
     return value
 
 
@@ -88,8 +89,8 @@ def check_id_prefix(value: object) -> str:
         or not _ID_PREFIX.match(value)
     ):
         raise InvalidId(
-            f"prefix {value!r:.80} is not valid: no instance id begins so. Use letters, digits and "
-            f"'-_.:@~/', at most {limits.INSTANCE_ID_CHARS_MAX}, for example 'folder/7/'."
+            f"prefix {shown(value)} is not valid: no instance id begins so. Use letters, digits "
+            f"and '-_.:@~/', at most {limits.INSTANCE_ID_CHARS_MAX}, for example 'folder/7/'."
         )
     return value
 
@@ -102,7 +103,7 @@ def check_step_name(value: object) -> str:
         or _CONTROL.search(value)
     ):
         raise InvalidId(
-            f"step name {value!r:.80} is not valid: use 1 to {limits.STEP_NAME_CHARS_MAX} "
+            f"step name {shown(value)} is not valid: use 1 to {limits.STEP_NAME_CHARS_MAX} "
             "characters without control characters, for example 'charge card'."
         )
     return value

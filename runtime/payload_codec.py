@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from .errors import CallerError, InvalidArgument, SystemFault
+from .guarded import shown
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _MARK = b"\x00"
@@ -232,12 +233,12 @@ NO_CODECS = Codecs()
 def _check(account: str, codec: object) -> None:
     if not isinstance(codec, PayloadCodec) or isinstance(codec, type):
         raise InvalidArgument(
-            f"{codec!r:.80} is no codec for account {account!r}. Right: an object with `id`, "
+            f"{shown(codec)} is no codec for account {account!r}. Right: an object with `id`, "
             "`encode(raw: bytes) -> bytes` and `decode(kept: bytes) -> bytes`, such as ZlibCodec()."
         )
     if not isinstance(codec.id, str) or not _ID.match(codec.id):
         raise InvalidArgument(
-            f"the codec id {codec.id!r:.80} must be 1 to 64 letters, digits, '_', '.' or '-', "
+            f"the codec id {shown(codec.id)} must be 1 to 64 letters, digits, '_', '.' or '-', "
             "such as 'aes-2026'."
         )
     seal = Seal(account, [codec])

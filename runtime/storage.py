@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import limits
 from .codec import pack, unpack
 from .errors import InvalidArgument, UnencodableValue
+from .guarded import shown
 from .ids import EntityRef
 from .tables import Row, Table
 
@@ -37,11 +38,11 @@ def _check_key(key: object) -> str:
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
-        raise InvalidArgument(f"storage key {key!r:.80} holds a lone surrogate.") from None
+        raise InvalidArgument(f"storage key {shown(key)} holds a lone surrogate.") from None
     if "\x00" in key or not 0 < size <= limits.KV_KEY_BYTES_MAX:
         raise InvalidArgument(
             f"a storage key takes 1 to {limits.KV_KEY_BYTES_MAX} bytes and no NUL; "
-            f"{key!r:.80} has {size}."
+            f"{shown(key)} has {size}."
         )
     return key
 
@@ -50,10 +51,10 @@ def _encode(key: str, value: Any) -> bytes:
     try:
         raw = pack(value)
     except (TypeError, NotImplementedError, ValueError, OverflowError, RecursionError) as error:
-        raise UnencodableValue(f"the value of storage key {key!r:.80}: {error}") from None
+        raise UnencodableValue(f"the value of storage key {shown(key)}: {error}") from None
     if len(raw) > limits.KV_VALUE_BYTES_MAX:
         raise InvalidArgument(
-            f"the value of storage key {key!r:.80} takes {len(raw)} bytes; "
+            f"the value of storage key {shown(key)} takes {len(raw)} bytes; "
             f"at most {limits.KV_VALUE_BYTES_MAX} fit."
         )
     return raw
@@ -209,7 +210,7 @@ class Transaction:
             value = await self._storage.get(key, _DELETED)
             if (b"" if value is _DELETED else pack(value)) != seen:
                 raise InvalidArgument(
-                    f"storage key {key!r:.80} was changed by another event during the "
+                    f"storage key {shown(key)} was changed by another event during the "
                     "transaction; run it again, or use block_concurrency_while."
                 )
         for key, value in self._writes.items():

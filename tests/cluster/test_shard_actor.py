@@ -137,7 +137,7 @@ async def test_successors_that_are_stopped_at_their_start_are_killed_and_others_
 ) -> None:
     lines = {shard: Line(spec) for shard, spec in cluster.specs.items()}
     epochs = {shard: await soon(line.ups.get()) for shard, line in lines.items()}
-    async with watched(cluster, silence_max_ms=5_000, start_max_ms=8_000) as events:
+    async with watched(cluster, silence_max_ms=5_000, start_max_ms=20_000) as events:
         for spec in cluster.specs.values():
             Path(spec.data_dir, f"{spec.shard}.stop").touch()
         for pid in [await process_of(cluster, shard) for shard in cluster.specs]:
