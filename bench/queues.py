@@ -274,4 +274,6 @@ def command(
     text = report(rows, drained)
     print(text)
     if report_to_docs:
-        sections.put("queue", text)
+        ratio = rows[-1]["create_p50_ms"] / rows[0]["create_p50_ms"]
+        figures = {"create_ratio": ratio, "create_p99_ms": rows[-1]["create_p99_ms"]}
+        sections.put("queue", text, figures=figures)

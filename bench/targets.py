@@ -90,6 +90,26 @@ TARGETS = (
         most=3,
         unit="s",
     ),
+    Target(
+        "a create behind the queue of `queue`, times one behind 1,000: p50",
+        "queue.create_ratio",
+        "queue",
+        most=1.5,
+    ),
+    Target(
+        "nine quiet workflows beside a long queue: create to running, p99",
+        "noisy.wait_p99_ms",
+        "noisy",
+        most=1500,
+        unit="ms",
+    ),
+    Target(
+        "the same: error of the shares against max-min",
+        "noisy.share_error_pct",
+        "noisy",
+        most=5,
+        unit="%",
+    ),
     Target("idle, on Ray: CPU above Ray's own", "idle.ray_cores", "idle", most=0.05, unit="cores"),
     Target("idle, embedded: CPU", "idle.embedded_cores", "idle", most=0.02, unit="cores"),
     Target(

@@ -1,0 +1,41 @@
+"""`python -m bench all`: a part that takes too long is ended, with all that it has started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bench import everything
+from bench.everything import Part
+
+
+def stand_in(path: Path, body: str) -> SimpleNamespace:
+    """In place of `sys`: a script that is run in place of Python."""
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return SimpleNamespace(executable=str(path))
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_part_that_takes_too_long_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = f"sleep 100 & echo $! > {tmp_path}/pid; wait"
+    monkeypatch.setattr(everything, "sys", stand_in(tmp_path / "python", body))
+    assert everything.run(Part(("steps",), 1, 2), 60) == "took too long"
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, "done"), (3, "failed (3)")])
+def test_a_part_tells_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, told: str
+) -> None:
+    monkeypatch.setattr(everything, "sys", stand_in(tmp_path / "python", f"exit {code}"))
+    assert everything.run(Part(("steps",), 1, 30), 60) == told
