@@ -23,6 +23,7 @@ Outcome = Literal["better", "worse", "same", "unclear"]
 
 IGNORED_OPTIONS = frozenset({"seed", "slo"})
 """Options that don't change what is measured."""
+_PROCESSORS = frozenset({"aarch64", "amd64", "AMD64", "arm64", "x86_64"})
 _CALLS = "gatekeeper_calls_per_s"
 _QUANTILES = (
     ("p50", "p50", 0.5),
@@ -121,7 +122,7 @@ def differences(a: Result, b: Result) -> list[str]:
         pairs.append((f"option {name}", a.options.get(name), b.options.get(name)))
     pairs += [
         ("cores", a.machine.cores, b.machine.cores),
-        ("platform", a.machine.platform, b.machine.platform),
+        ("platform", _kind(a.machine.platform), _kind(b.machine.platform)),
     ]
     found = [f"{what}: {_word(x)} and {_word(y)}" for what, x, y in pairs if x != y]
     x, y = a.machine.fsync_ms, b.machine.fsync_ms
@@ -131,6 +132,12 @@ def differences(a: Result, b: Result) -> list[str]:
         if result.stopped_early:
             found.append(f"the {which} was stopped early: {result.stopped_early}")
     return found
+
+
+def _kind(platform: str) -> str:
+    """The system and the processor of a platform's name, without versions."""
+    words = platform.split("-")
+    return "-".join([words[0], *(word for word in words[1:] if word in _PROCESSORS)])
 
 
 def _word(value: Any) -> str:

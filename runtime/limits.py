@@ -318,7 +318,7 @@ COMPARE_NOISE_FLOOR = 0.1  # a smaller share of a figure is no difference
 COMPARE_TAIL_MIN = 11  # values beyond a percentile, to say anything of it
 COMPARE_SHARE_ERROR_MIN = 0.01  # of fairness; a smaller difference is none
 COMPARE_BLOCKS = 10  # that a series is cut into, to see how unsteady it is
-COMPARE_FSYNC_RATIO_MAX = 2.0  # disks that differ by more are not alike
+COMPARE_FSYNC_RATIO_MAX = 4.0  # disks that differ by more are not alike
 
 # processes
 GC_THRESHOLDS = (50_000, 20, 50)  # objects, then collections of the younger generation

@@ -117,6 +117,17 @@ def test_what_was_got_in_another_way_is_refused_unless_forced(
     assert word in difference
 
 
+def test_versions_of_one_system_are_comparable() -> None:
+    names = "Linux-6.1.9-x86_64-with-glibc2.36", "Linux-6.2.1-x86_64-with-glibc2.39"
+    other = "Linux-6.1.9-aarch64-with-glibc2.36"
+    a, b, c = (
+        result(machine={"python": "3.11.7", "platform": name, "cores": 2})
+        for name in (*names, other)
+    )
+    assert compare(a, b).differences == []
+    assert compare(a, c, force=True).differences == ['platform: "Linux-x86_64" and "Linux-aarch64"']
+
+
 def test_options_that_change_nothing_may_differ() -> None:
     other = result(options={"rate": 100, "duration": 20, "seed": "2", "slo": ["error_rate=0.01"]})
     assert compare(result(), other).differences == []
