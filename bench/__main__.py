@@ -21,6 +21,8 @@ MEASURES = {
     "idle": "idle",
     "steps": "steps",
     "waiters": "waiters",
+    "running": "running",
+    "recovery": "recovery",
     "creates": "creates",
     "control-plane": "control_plane",
     "paging": "paging",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import Any
 
@@ -77,6 +78,34 @@ class Nap(toque.WorkflowEntrypoint):
     async def run(self, event: Any, step: Any) -> Any:
         await step.sleep_until("nap", event.payload["until"])
         return await step.do("work", lambda: 1)
+
+
+class Hold(toque.WorkflowEntrypoint):
+    """Runs: one step that awaits something for as long as its params say."""
+
+    async def run(self, event: Any, step: Any) -> Any:
+        async def hold() -> None:
+            await asyncio.sleep(event.payload["s"])
+
+        return await step.do("hold", hold, config={"timeout": "1 day"})
+
+
+class Walk(toque.WorkflowEntrypoint):
+    """Goes on for ever, step after step, and notes in a file when each began."""
+
+    async def run(self, event: Any, step: Any) -> Any:
+        path, name = event.payload["path"], event.payload["name"]
+
+        async def tread() -> None:
+            line = f"{time.time():.4f} {name}\n".encode()
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.write(descriptor, line)
+            os.close(descriptor)
+            await asyncio.sleep(event.payload["every_s"])
+
+        for number in range(10):
+            await step.do(f"tread {number}", tread)
+        step.continue_as_new(event.payload)
 
 
 class Busy(toque.WorkflowEntrypoint):

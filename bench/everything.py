@@ -32,12 +32,17 @@ class Part(NamedTuple):
 
 
 def parts(others: bool) -> list[Part]:
-    """What is run. The comparison measures what `throughput` does, so one of them is enough."""
+    """What is run. The comparison measures what `throughput` does, so one of them is enough.
+
+    With it there is no time for what scale is about: `waiters` with a million, `running` and
+    `recovery` are then to be run alone.
+    """
     first = (
         Part(("compare", "--seconds", "640"), 640, 760)
         if others
         else Part(("throughput",), 60, 180)
     )
+    scale = [Part(("running",), 150, 300), Part(("recovery",), 330, 480)]
     return [
         first,
         Part(("layers",), 40, 150),
@@ -45,9 +50,10 @@ def parts(others: bool) -> list[Part]:
         Part(("slow-fsync", "--peers", "restate" if others else "none"), 170, 300),
         Part(("creates",), 320, 400),
         Part(("idle",), 75, 180),
-        Part(("waiters", "--n", "30000"), 110, 240),
+        Part(("waiters", "--live", "5000", "--n", "100000"), 110, 240),
         Part(("steps",), 20, 90),
         Part(("http-clients",), 10, 60),
+        *([] if others else scale),
     ]
 
 
@@ -62,7 +68,9 @@ def quick_parts(others: bool) -> list[Part]:
         "slow-fsync": "--rounds 1 --n 300",
         "creates": "--seconds 3",
         "steps": "--steps 200",
-        "waiters": "--n 500 --herd 100",
+        "waiters": "--live 200 --n 500 --herd 100 --lead 10",
+        "running": "--n 200 --seconds 2",
+        "recovery": "--kills 1 --waiting 200 --running 20",
         "http-clients": "--calls 320",
     }
     return [

@@ -25,7 +25,17 @@ _SECTION = re.compile(
 )
 _FIGURES = re.compile(r"^<!-- figures: (\{.*\}) -->\n", re.MULTILINE)
 _TARGETS = "targets"
-ORDER = ("comparison", "throughput", "slow-fsync", "creates", "layers", "steps", "waiters")
+ORDER = (
+    "comparison",
+    "throughput",
+    "slow-fsync",
+    "creates",
+    "layers",
+    "steps",
+    "waiters",
+    "running",
+    "recovery",
+)
 """Which sections come first; the others follow by name."""
 
 

@@ -116,9 +116,45 @@ TARGETS = (
         "hibernated: memory of one of them", "waiters.hibernated_kib", "waiters", most=4, unit="KiB"
     ),
     Target(
-        "hibernated: one wakes, to its end", "waiters.one_woken_ms", "waiters", most=50, unit="ms"
+        "hibernated: one wakes, to its end, p99",
+        "waiters.one_woken_p99_ms",
+        "waiters",
+        most=50,
+        unit="ms",
+    ),
+    Target(
+        "a million hibernated: memory of all processes",
+        "waiters.memory_gib",
+        "waiters",
+        most=4,
+        unit="GiB",
     ),
     Target("10,000 due at one second: rate", "waiters.herd_per_s", "waiters", 2000, unit="/s"),
+    Target(
+        "the same: 100 creates a second meanwhile, p99",
+        "waiters.create_p99_ms",
+        "waiters",
+        most=250,
+        unit="ms",
+    ),
+    *(
+        Target(
+            f"50,000 run at once: {what}, p99",
+            f"running.{what}_p99_ms",
+            "running",
+            most=100,
+            unit="ms",
+        )
+        for what in ("status", "list", "create")
+    ),
+    Target(
+        "a shard is killed, 50,000 wait and 1,000 run on it: first progress, median",
+        "recovery.first_p50_s",
+        "recovery",
+        most=3,
+        unit="s",
+    ),
+    Target("the same: all have gone on, p99", "recovery.all_p99_s", "recovery", most=8, unit="s"),
 )
 
 
