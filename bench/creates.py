@@ -26,6 +26,7 @@ from .figures import percentile, table
 from .server import Server
 
 QUANTILES = (("p50", 50), ("p99", 99))
+SETTLE_S = 3
 
 
 class Load:
@@ -92,6 +93,7 @@ def _since_ms(line: dict[str, Any], until: str) -> float:
 
 async def lives_ms(load: Load, newest: int) -> dict[str, float]:
     """From create to running and to the end, as the server's own times say, of the newest."""
+    await asyncio.sleep(SETTLE_S)
     lines: list[dict[str, Any]] = []
     cursor = ""
     while len(lines) < newest:
@@ -101,6 +103,8 @@ async def lives_ms(load: Load, newest: int) -> dict[str, float]:
             break
         cursor = f"&cursor={page['result_info']['cursor']}"
     ended = [line for line in lines[:newest] if line.get("ended_on")]
+    if not ended:
+        raise SystemExit(f"no instance has ended {SETTLE_S} s after the last create")
     found = {"ended": float(len(ended))}
     for name, until in (("start", "started_on"), ("end", "ended_on")):
         took = [_since_ms(line, until) for line in ended]

@@ -18,7 +18,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from . import peers, processes, progress
+from . import peers, processes, progress, sections
 
 STOP_S = 90
 
@@ -55,6 +55,12 @@ def parts(others: bool) -> list[Part]:
         Part(("http-clients",), 10, 60),
         *([] if others else scale),
     ]
+
+
+def sections_of(found: list[Part]) -> list[str]:
+    """The sections that some parts write."""
+    written = {"compare": ["comparison", "throughput"]}
+    return [name for part in found for name in written.get(part.words[0], [part.words[0]])]
 
 
 def quick_parts(others: bool) -> list[Part]:
@@ -115,6 +121,8 @@ def command(
     others = peers.installed()
     progress.note("all", minutes=minutes, peers=",".join(others), file=str(file or default))
     end = time.monotonic() + minutes * 60
+    if not quick:
+        sections.drop(sections_of(parts(bool(others))))
     outcomes = []
     for part in (quick_parts if quick else parts)(bool(others)):
         left, start = end - time.monotonic(), time.monotonic()

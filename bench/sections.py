@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from . import processes, targets
+from . import processes, progress, targets
 
 REPORT = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 _HEAD = """# Performance
@@ -62,6 +62,14 @@ def put(
     told = f"<!-- figures: {json.dumps(shown)} -->\n" if shown else ""
     sections[name] = told + text.strip() + "\n"
     write(sections, page, machine)
+    progress.note(name, written=page.name, **shown)
+
+
+def drop(names: Iterable[str], page: Path = REPORT) -> None:
+    """Take sections out: what they said is to be measured again, or is not measured."""
+    machine, gone = processes.machine_id(), set(names)
+    left = {name: text for name, text in read(page, machine).items() if name not in gone}
+    write(left, page, machine)
 
 
 def read(page: Path, machine: str) -> dict[str, str]:

@@ -166,5 +166,5 @@ def render(measured: Mapping[str, float]) -> str:
         found = "not measured" if value is None else shown(value, target.unit)
         met = "" if value is None else "yes" if target.is_met(value) else "no"
         rows.append([target.what, target.bound(), found, met, f"`{target.by}`"])
-    head = ["measure", "target", "this run", "met", "by"]
+    head = ["measure", "target", "measured", "met", "by"]
     return f"## Targets\n\n{table(head, rows)}\n"

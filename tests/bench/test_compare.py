@@ -95,10 +95,24 @@ def test_what_does_not_fit_is_left_out_and_the_third_workload_runs_once(
         now[0] += 40
         return {}
 
-    plan = compare.Plan(["toque"], ["w1", "w3"], 3, 130)
+    plan = compare.Plan(["toque"], ["w1", "w3"], 3, 210)
     assert [turn for turn in plan.turns if turn[1] == "w3"] == [(0, "w3")]
     found = plan.run(one)
-    assert [len(rows["toque"]) for rows in found.values()] == [2, 1]
+    assert [len(rows["toque"]) for rows in found.values()] == [3, 1]
+    plan = compare.Plan(["toque"], ["w1", "w3"], 1, 100)
+    assert [list(rows) for rows in plan.run(one).values()] == [["toque"], []], "it takes too long"
+
+
+def test_what_was_found_is_kept_when_a_run_is_ended() -> None:
+    def one(name: str, workload: str, timeout_s: float) -> dict[str, Any]:
+        if name == "restate":
+            raise KeyboardInterrupt
+        return row(100)
+
+    plan = compare.Plan(["toque", "restate"], ["w1"], 3, 600)
+    with pytest.raises(KeyboardInterrupt):
+        plan.run(one)
+    assert plan.found == {"w1": {"toque": [row(100)]}}
 
 
 def test_two_commits_are_compared_by_medians() -> None:

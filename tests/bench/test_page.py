@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench import everything, figures, sections, targets
+from bench import everything, figures, progress, sections, targets
 from bench.__main__ import MEASURES, make_app
 
 HERE, THERE = "aaaa1111", "bbbb2222"
@@ -49,6 +50,32 @@ def test_targets_come_first_and_say_what_is_met_and_what_is_not_measured(tmp_pat
     assert "| not measured |  |" in lines[target("creates.p99_ms").what]
     sections.put("slow-fsync", "## Slow", page, figures={"w1": 0.2}, machine=HERE)
     assert page.read_text().count("not measured") == len(targets.TARGETS) - 1
+
+
+def test_what_is_to_be_measured_again_leaves_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    for name in ("comparison", "idle", "queue"):
+        sections.put(name, f"## {name}", page)
+    sections.drop(everything.sections_of(everything.parts(False)), page)
+    text = page.read_text()
+    assert "## comparison" in text, "without peers the last comparison stays"
+    assert "## idle" not in text
+    assert "## queue" in text, "it is no part of all"
+    sections.drop(everything.sections_of(everything.parts(True)), page)
+    assert "## comparison" not in page.read_text()
+
+
+def test_a_section_that_is_written_is_told_in_the_progress_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "progress.jsonl"))
+    sections.put("idle", "## Idle", tmp_path / "page.md", figures={"ray_cores": 0.0123456})
+    sections.put("steps", "## Steps", tmp_path / "page.md")
+    told = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
+    assert [(line["part"], line.get("ray_cores")) for line in told] == [
+        ("idle", 0.01235),
+        ("steps", None),
+    ]
 
 
 def target(figure: str) -> targets.Target:
