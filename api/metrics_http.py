@@ -193,6 +193,10 @@ def _of_shards(figures: Figures) -> Iterator[Metric]:
         yield _counter(name, text, shard, _counted(figures, "counters", key))
     for key, name, text in _TOTALS:
         yield _counter(name, text, shard, _counted(figures, "totals", key))
+    chefs = [
+        ((name,), float(len(f["souschefs"]))) for name, f in figures.items() if "souschefs" in f
+    ]
+    yield _gauge("toque_souschefs", "SousChefs that know instances.", shard, chefs)
     waiting = _counted(figures, "reports", "pending")
     yield _gauge("toque_reports_waiting", "Reports that wait for their SousChefs.", shard, waiting)
     for key, name, text, unit, bits in _SHARD_HISTOGRAMS:

@@ -19,11 +19,11 @@ WANTED = (
     "toque_frame_calls",
     "toque_instances",
     "toque_lease_calls_total",
-    "toque_leases",
     "toque_loop_lag_seconds",
     "toque_process_",
     "toque_queue_age_seconds",
     "toque_slots_",
+    "toque_souschefs",
 )
 CLIENT = "loadtest"
 """What the processes that send are called among the others."""
@@ -74,7 +74,7 @@ class Samples:
 
     Attributes:
         pages: how many have been read.
-        errors: of each page, see `shares`.
+        errors: of each page from `shares_from_s` on, see `shares`.
         processes: what each took, by name.
     """
 
@@ -86,6 +86,7 @@ class Samples:
         self._page: _Page | None = None
         self._client_cpu: tuple[float, float] | None = None
         self.pages = 0
+        self.shares_from_s = 0.0
         self.errors: list[float | None] = []
         self.calls_max: float | None = None
         self.calls_over = 0
@@ -210,7 +211,7 @@ class Samples:
                 queue_age_s = max(queue_age_s, value if self._is_ours(labels) else 0.0)
             else:
                 sums[name] = sums.get(name, 0.0) + value
-        souschefs = sums.get("toque_leases", 0.0)
+        souschefs = sums.get("toque_souschefs", 0.0)
         return _Page(
             at_s, sums, processes, lag, uses, statuses, ended, live, queue_age_s, souschefs
         )
@@ -229,7 +230,8 @@ class Samples:
         row["queued"] = float(sum(use.queued for use in page.uses.values()))
         row["queue_age_s"] = page.queue_age_s
         self.souschefs_max = max(self.souschefs_max, page.souschefs)
-        self.errors.append(sample_error(int(sums.get("toque_slots_limit", 0)), page.uses))
+        if page.at_s >= self.shares_from_s:
+            self.errors.append(sample_error(int(sums.get("toque_slots_limit", 0)), page.uses))
         for (name, process), value in page.processes.items():
             if name == "toque_process_resident_bytes":
                 row[f"rss_mib.{process}"] = round(value / limits.MIB, 1)
@@ -255,9 +257,9 @@ class Samples:
         calls = grown("toque_lease_calls_total") / seconds
         row["gatekeeper_calls_per_s"] = round(calls, 2)
         self.calls_max = max(self.calls_max or 0.0, round(calls, 2))
-        # One call a SousChef and period; one more may fall into the time between two pages.
-        most = min(limits.GATEKEEPER_CALLS_PER_SECOND_MAX, max(before.souschefs, page.souschefs))
-        self.calls_over += calls * seconds > most * (seconds + 1)
+        # One call a SousChef and period; the time between two pages may begin just before one.
+        most = min(limits.GATEKEEPER_CALLS_PER_SECOND_MAX, page.souschefs) * (int(seconds) + 1)
+        self.calls_over += calls * seconds > most
         for (name, process), value in page.processes.items():
             if name == "toque_process_cpu_seconds_total":
                 spent = _grown(before.processes.get((name, process), value), value)

@@ -33,6 +33,8 @@ _LEAD_S = 3.0
 _BATCHED_PER_S = 400
 _RECOVERY_MAX_S = 60.0
 NOISY = "LoadNoisy"
+_SETTLING_S = 3.0
+"""Slots go from hand to hand within three cycles of the Gatekeeper."""
 
 
 def workflows_of(options: Options) -> set[str]:
@@ -309,6 +311,8 @@ async def noisy_neighbour(trial: Trial) -> None:
     trial.phase("filling the noisy one's queue")
     await trial.send(noisy)
     trial.phase("the quiet ones beside it")
+    settling_s = min(_SETTLING_S, options.duration_s / 4)
+    trial.samples.shares_from_s = trial.now() - trial.begin_s + settling_s
     await trial.send(quiet)
     await trial.drain(_quiets(options), options.drain_s)
     for load in (noisy, quiet):

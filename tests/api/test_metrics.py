@@ -93,6 +93,7 @@ def test_they_move_with_real_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert told["toque_slots_limit", "default"] == 7
             assert told["toque_slots_leased", "default"] >= told["toque_slots_used", "default"]
             assert told["toque_leases", "default"] >= 1
+            assert told["toque_souschefs", "c0"] >= 1
             assert told["toque_shard_up", "d0"] == told["toque_shard_epoch", "d0"] == 1
             assert told["toque_process_resident_bytes", "api"] > 1_000_000
             assert ("toque_process_resident_bytes", "d0") not in told  # the same process

@@ -20,7 +20,7 @@ def page(second: int) -> list[Reading]:
         Reading("toque_slots_limit", {"account": "default"}, 50_000),
         Reading("toque_slots_leased", {"account": "default"}, 40 + second),
         Reading("toque_slots_used", {"account": "default"}, 5 + second),
-        Reading("toque_leases", {"account": "default"}, 2),
+        Reading("toque_souschefs", {"shard": "c0"}, 2),
         Reading("toque_lease_calls_total", {"shard": "c0"}, 2 * second),
         Reading("toque_instances", {**one, "status": "queued"}, second),
         Reading("toque_instances", {**one, "status": "running"}, 5),
