@@ -8,6 +8,7 @@
     accepted_per_s=300      operations that were answered well a second, at least
     gatekeeper_calls_per_s=500   calls at the Gatekeeper in the worst second, at most
     share_error=0.1         of fairness, at most
+    held_rate=200           of a ramp: the last rate at which the other objectives held, at least
 
 What was not measured is not met: an objective that tests nothing would always be.
 """
@@ -22,10 +23,11 @@ from typing import NamedTuple
 from ..runtime.errors import InvalidArgument
 from .result import Counts, Latency, Result, Verdict
 
+HELD_RATE = "held_rate"
 EXAMPLE = "--slo p99_start_ms=100"
 _LATENCY = re.compile(r"(?:(?P<group>[a-z][a-z0-9-]*)\.)?(?P<stat>p50|p90|p99|p999|max|mean)_"
                       r"(?P<name>[a-z][a-z_]*?)_ms\Z")  # fmt: skip
-_AT_LEAST = frozenset({"completed_per_s", "accepted_per_s"})
+_AT_LEAST = frozenset({"completed_per_s", "accepted_per_s", "held_rate"})
 
 
 class Objective(NamedTuple):
@@ -75,8 +77,17 @@ def parse_objective(text: str) -> Objective:
 
 
 def verdicts(objectives: list[Objective], result: Result) -> list[Verdict]:
-    """Each objective beside what was measured."""
-    return [each.verdict(measured(each.name, result)) for each in objectives]
+    """Each objective beside what was measured.
+
+    A ramp goes on until one is missed: there they are those of the last rate at which all were
+    met, or of the first one if none held, and what is asked of the rate itself.
+    """
+    if not result.ramp:
+        return [each.verdict(measured(each.name, result)) for each in objectives]
+    of_rate = [each for each in objectives if each.name == HELD_RATE]
+    held = [step for step in result.ramp if step.held]
+    told = (held[-1] if held else result.ramp[0]).slos
+    return [*told, *(each.verdict(result.held_rate) for each in of_rate)]
 
 
 def measured(name: str, result: Result) -> float | None:
@@ -117,5 +128,6 @@ _PLAIN: dict[str, Callable[[Result], float | None]] = {
     "completed_per_s": lambda found: _rate(found.counts.completed, found),
     "accepted_per_s": lambda found: _rate(found.counts.accepted, found),
     "gatekeeper_calls_per_s": lambda found: found.control_plane.get("gatekeeper_calls_per_s_max"),
+    HELD_RATE: lambda found: found.held_rate,
     "share_error": lambda found: (found.fairness or {}).get("share_error"),
 }

@@ -20,7 +20,7 @@ from .arrivals import ramp
 from .chaos import PROBED, Probe, check_killable, kill
 from .driver import is_refusal
 from .load import BATCH, CREATE, Load, Stream, split
-from .objectives import measured, parse_objective
+from .objectives import HELD_RATE, measured, parse_objective
 from .options import Options
 from .recorder import Recorder
 from .result import Kill, Machine, RampStep, Result, Target
@@ -113,7 +113,8 @@ async def mixed(trial: Trial) -> None:
 async def ramped(trial: Trial) -> None:
     """Rates that grow until an objective is missed."""
     options = trial.options
-    objectives = options.objectives or [parse_objective(text) for text in RAMP_OBJECTIVES]
+    objectives = [each for each in options.objectives if each.name != HELD_RATE]
+    objectives = objectives or [parse_objective(text) for text in RAMP_OBJECTIVES]
     for number, rate in enumerate(ramp(options.rate, options.growth, options.rate_max)):
         if trial.stop.is_set():
             return

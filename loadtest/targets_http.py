@@ -161,7 +161,7 @@ async def server_target(fresh: Fresh, connections: int) -> AsyncIterator[Target]
 
 @contextlib.asynccontextmanager
 async def _started(folder: Path, fresh: Fresh) -> AsyncIterator[tuple[DevFile, int]]:
-    command = [sys.executable, "-m", "toque.api.cli", "dev", str(APP), "--port", "0"]
+    command = [sys.executable, "-m", "toque.loadtest.served", "dev", str(APP), "--port", "0"]
     command += ["--data", str(folder / "data")]
     command += ["--creates", str(limits.CREATES_PER_SECOND_MAX)]
     command += [] if fresh.ray else ["--embedded"]
@@ -170,7 +170,7 @@ async def _started(folder: Path, fresh: Fresh) -> AsyncIterator[tuple[DevFile, i
     with log.open("wb") as noise:
         process = await asyncio.create_subprocess_exec(
             *command,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,  # it ends when this closes, should we be killed
             stdout=noise,
             stderr=noise,
             start_new_session=True,  # a Ctrl-C at the terminal is for the test, which then ends it

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.conftest import has_ended
+from toque.actors import keeper
 from toque.api.cli import app
 from toque.loadtest.result import read_result
 
@@ -113,3 +115,28 @@ def test_ctrl_c_writes_what_there_was_and_ends_the_server(tmp_path: Path) -> Non
     assert result.target.url is not None
     gone = loadtest(tmp_path, "burst", "--url", result.target.url, "--quiet")
     assert gone.returncode == 7
+
+
+def test_the_server_ends_with_a_test_that_is_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "steady", "--no-ray", "--rate", "5", "--duration", "10m"],
+        cwd=tmp_path, env={**environment(), "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        while (line := process.stderr.readline()) and "sending" not in line:
+            pass
+        servers = [
+            each
+            for each in keeper.offspring([process.pid])
+            if "toque.loadtest.served" in keeper.command(each.pid)
+        ]
+    finally:
+        process.kill()
+        process.communicate()
+    assert len(servers) == 1
+    try:
+        assert has_ended(servers[0].pid, 60_000)
+    finally:
+        keeper.end(servers)

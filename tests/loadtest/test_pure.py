@@ -22,6 +22,7 @@ from toque.loadtest.options import MIX, SCENARIOS, parse_mix, resolved
 from toque.loadtest.recorder import Recorder, Tick, summed
 from toque.loadtest.result import (
     SCHEMA,
+    RampStep,
     Result,
     decode_result,
     encode_result,
@@ -141,6 +142,22 @@ def test_objectives_are_held_against_a_result() -> None:
 def test_what_is_no_objective_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="--slo p99_start_ms=100"):
         parse_objective(text)
+
+
+def test_a_ramp_is_judged_by_the_last_rate_that_held() -> None:
+    result = made.example()
+    asked = [parse_objective(text) for text in ("p99_start_ms=100", "held_rate=60")]
+    steps = [
+        RampStep(rate, met, [asked[0].verdict(90.0 if met else 110.0)])
+        for rate, met in ((50.0, True), (75.0, False))
+    ]
+    result.ramp, result.held_rate = steps, 50.0
+    found = verdicts(asked, result)
+    assert [(each.measured, each.met) for each in found] == [(90, True), (50, False)]
+    result.ramp, result.held_rate = steps[1:], None
+    assert [(each.measured, each.met) for each in verdicts(asked, result)] == [
+        (110, False), (None, False),
+    ]  # fmt: skip
 
 
 def test_nothing_offered_has_no_rate_of_errors() -> None:
