@@ -120,8 +120,8 @@ def test_ctrl_c_writes_what_there_was_and_ends_the_server(tmp_path: Path) -> Non
 def test_the_server_ends_with_a_test_that_is_killed(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "steady", "--no-ray", "--rate", "5", "--duration", "10m"],
-        cwd=tmp_path, env={**environment(), "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True,
+        cwd=tmp_path, env={**environment(), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert process.stderr is not None
