@@ -177,4 +177,4 @@ def command(
     rows = asyncio.run(_measured([float(rate) for rate in rates.split(",")], seconds, ray))
     show(rows)
     if page:
-        sections.put("creates", report(rows, seconds, ray), figures=rows[0])
+        sections.put("creates", report(rows, seconds, ray), figures={**rows[0], "seconds": seconds})

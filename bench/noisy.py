@@ -171,5 +171,9 @@ def command(
     print(json.dumps(found))
     if report_to_docs:
         error = max(found["share_missing"], abs(1 - found["loud_share_used"]))
-        figures = {"wait_p99_ms": found["quiet_wait_p99_ms"], "share_error_pct": error * 100}
+        figures = {
+            "wait_p99_ms": found["quiet_wait_p99_ms"],
+            "share_error_pct": error * 100,
+            "queued": queued,
+        }
         sections.put("noisy", report(found, asked), figures=figures)

@@ -275,5 +275,5 @@ def command(
     print(text)
     if report_to_docs:
         ratio = rows[-1]["create_p50_ms"] / rows[0]["create_p50_ms"]
-        figures = {"create_ratio": ratio, "create_p99_ms": rows[-1]["create_p99_ms"]}
+        figures = {"create_ratio": ratio, "create_p99_ms": rows[-1]["create_p99_ms"], "n": n}
         sections.put("queue", text, figures=figures)

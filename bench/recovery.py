@@ -190,5 +190,8 @@ def command(
         figures = {
             "first_p50_s": percentile(found["first_s"], 50),
             "all_p99_s": percentile(found["all_s"], 99),
+            "kills": kills,
+            "waiting": waiting,
+            "running": running,
         }
         sections.put("recovery", text, figures=figures)

@@ -257,4 +257,4 @@ def command(
             "hibernated_kib": found["hibernated_bytes"] / 1024,
             "memory_gib": sum(found["memory"].values()) / 2**30,
         }
-        sections.put("waiters", text, figures={**figures, **told, "n": n})
+        sections.put("waiters", text, figures={**figures, **told, "n": n, "herd": herd})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -84,18 +85,31 @@ def target(figure: str) -> targets.Target:
 
 
 @pytest.mark.parametrize(
-    ("bound", "value", "met"),
-    [({"least": 2}, 2, True), ({"least": 2}, 1.9, False), ({"most": 2}, 2, True),
-     ({"most": 2}, 2.1, False)],
-)  # fmt: skip
-def test_a_bound_may_be_reached(bound: dict[str, float], value: float, met: bool) -> None:
-    assert targets.Target("", "", "", **bound).is_met(value) is met
+    ("make", "value", "met"),
+    [
+        (targets.least, 2, True),
+        (targets.least, 1.9, False),
+        (targets.most, 2, True),
+        (targets.most, 2.1, False),
+    ],
+)
+def test_a_bound_may_be_reached(make: Any, value: float, met: bool) -> None:
+    assert make("it", "a.b", 2).is_met(value) is met
+
+
+def test_what_was_measured_on_less_meets_nothing() -> None:
+    one = targets.most("it", "a.b", 2, "ms", n=1_000, kills=20)
+    assert one.cells({"a.b": 1, "a.n": 1_000, "a.kills": 20})[2:4] == ["1 ms", "yes"]
+    assert one.cells({"a.b": 1, "a.n": 500, "a.kills": 20})[2:4] == [
+        "1 ms (n 500)",
+        "not at that size",
+    ]
+    assert one.cells({"a.b": 1})[2] == "1 ms (n 0, kills 0)"
 
 
 def test_targets_name_measures_that_there_are() -> None:
     for one in targets.TARGETS:
-        assert one.by in MEASURES
-        assert (one.least is None) != (one.most is None), one
+        assert one.measure in MEASURES, one
     assert len({one.figure for one in targets.TARGETS}) == len(targets.TARGETS)
 
 
