@@ -18,11 +18,14 @@ on from the records.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Awaitable, Iterable
+from functools import partial
+from typing import Any, ClassVar
+
+import msgspec
 
 from ..runtime import limits
-from ..runtime.codec import check_json
+from ..runtime.codec import check_json, pack
 from ..runtime.entity import AlarmInfo
 from ..runtime.errors import InstanceAlreadyExists, InstanceFinished, Overloaded
 from ..runtime.ids import check_event_type, check_instance_id
@@ -48,7 +51,7 @@ from .journal import (
 from .keeping import whole
 from .operations import InstanceOperations
 from .ports import ENGINE_KIND
-from .present import step_output, step_views
+from .present import in_order, step_output, step_views
 from .rows import check_same, content_of
 from .status import FINISHED, HOLDS_SLOT, move
 from .views import CreateRequest, InstanceView, StepOutput
@@ -116,16 +119,43 @@ class Engine(InstanceOperations):
         self._flush()
         return self.wait(request.wait_ms) if request.wait_ms else self._view()
 
-    def view(self, with_steps: bool, newest_first: bool) -> InstanceView:
+    def view(self, with_steps: bool, newest_first: bool) -> InstanceView | Awaitable[InstanceView]:
         """The instance as it is now."""
         instance = self._existing()
-        steps = []
-        if with_steps:
-            now_ms = self.ctx.clock.now_ms()
-            steps = step_views(instance, self._records(), now_ms, newest_first=newest_first)
-        return self._view(steps)
+        if not with_steps:
+            return self._view()
+        if self._is_long():
+            return self._long_view(newest_first)
+        records = self._in_memory()
+        views = step_views(
+            instance,
+            self._rows.records() if records is None else records,
+            self.ctx.clock.now_ms(),
+        )
+        return self._view(in_order(instance, views, newest_first=newest_first))
 
-    def step_output(self, name: str, kind: str, attempt: int) -> StepOutput:
+    async def _long_view(self, newest_first: bool) -> InstanceView:
+        """As `view`, a slice a turn: others of the shard have theirs between.
+
+        Steps are encoded in their slices too, since that takes as long as all the rest.
+        """
+        size = limits.RECORDS_READ_PER_TURN_MAX
+        while True:
+            run_id = self._existing().run_id
+            records = await self._journal()
+            steps: list[Any] = []
+            at = 0
+            while at < len(records) and self._existing().run_id == run_id:
+                now_ms = self.ctx.clock.now_ms()
+                views = step_views(self._existing(), records[at : at + size], now_ms)
+                steps += [msgspec.Raw(pack(view)) for view in views]
+                at += size
+                await asyncio.sleep(0)
+            instance = self._existing()
+            if instance.run_id == run_id:
+                return self._view(in_order(instance, steps, newest_first=newest_first))
+
+    def step_output(self, name: str, kind: str, attempt: int) -> StepOutput | Awaitable[StepOutput]:
         """What a step or wait gave, in full, by its public name.
 
         Args:
@@ -136,25 +166,33 @@ class Engine(InstanceOperations):
         Raises:
             StepNotFound
         """
-        return step_output(self._existing(), self._step_named(name, kind), attempt)
+        self._existing()
 
-    def read_stream(self, name: str, offset: int) -> bytes:
+        def give(records: list[Record]) -> StepOutput:
+            return step_output(self._existing(), self._step_named(records, name, kind), attempt)
+
+        return self._of_journal(give)
+
+    def read_stream(self, name: str, offset: int) -> bytes | Awaitable[bytes]:
         """A part of a stream that a step gave, from a place on; empty at its end.
 
         Raises:
             StepNotFound: there is no such step, or its result is no stream that may be shown.
         """
         self._existing()
-        record = self._step_named(name, "step")
+        return self._of_journal(partial(self._part_of_stream, name, offset))
+
+    def _part_of_stream(self, name: str, offset: int, records: list[Record]) -> bytes:
+        record = self._step_named(records, name, "step")
         blobs = self.env.blobs
         if not record.stream or record.config.sensitive or blobs is None:
             raise StepNotFound(f"step {name!r:.300} has no stream that can be shown.")
         store = SealedStore(blobs.blobs.folder, self._rows.seal)
         return store.read(record.stream, max(0, offset), limits.STREAM_PART_BYTES)
 
-    def _step_named(self, name: str, kind: str) -> Record:
+    def _step_named(self, records: list[Record], name: str, kind: str) -> Record:
         wanted = {"step": DO, "waitForEvent": WAIT}.get(kind)
-        for record in self._records():
+        for record in records:
             if record.kind == wanted and record.public_name == name:
                 return record
         raise StepNotFound(

@@ -77,18 +77,22 @@ def instance_view(
     )
 
 
-def step_views(
-    instance: Instance, records: Iterable[Record], now_ms: int, *, newest_first: bool
-) -> list[StepView]:
-    """The views of an instance's steps. Timers that asyncio made are not shown.
-
-    What was terminated or cancelled shows that as the last of them.
+def step_views(instance: Instance, records: Iterable[Record], now_ms: int) -> list[StepView]:
+    """The views of some of an instance's steps. Timers that asyncio made are not shown.
 
     Times that a paused instance waits for are shown as if it were resumed now.
     """
     ended_ms = instance.ended_ms if instance.status in FINISHED else None
     pause = instance.pause_so_far(now_ms)
-    views = [_step_view(record, ended_ms, pause) for record in records if record.kind not in HIDDEN]
+    return [_step_view(record, ended_ms, pause) for record in records if record.kind not in HIDDEN]
+
+
+def in_order(instance: Instance, views: list[StepView], *, newest_first: bool) -> list[StepView]:
+    """The views of all steps as they are shown.
+
+    What was terminated or cancelled shows that as the last of them.
+    """
+    ended_ms = instance.ended_ms if instance.status in FINISHED else None
     if instance.status == "terminated" and ended_ms is not None:
         views.append(_termination(ended_ms, instance.ended_by or "unknown"))
     if newest_first:

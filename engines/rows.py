@@ -181,6 +181,11 @@ class InstanceRows:
             return True
         return False
 
+    def last_ordinal(self) -> int:
+        """The greatest ordinal of its records: about how many there are."""
+        found = self._ctx.scan(STEPS, (self._key,), limit=1, reverse=True)
+        return int(found[0][1]) if found else 0
+
     def put_record(self, record: Record, *, is_copy: bool = False) -> None:
         """Write a record's row; what is new in it gets its numbers among the events.
 

@@ -198,28 +198,42 @@ def entry_of(note: StatusNote, is_first_run: bool) -> Entry:
 class EventLog:
     """The newest part of an instance's history, while somebody subscribes to it.
 
+    It is begun with the number of the last event so far, given all that happened up to then, in
+    parts, and then completed; what happens meanwhile is added as ever.
+
     Attributes:
         start: all events with a greater number are here.
+        is_complete: it may be asked for pages.
     """
 
-    __slots__ = ("_entries", "start")
+    __slots__ = ("_entries", "_last", "is_complete", "start")
 
-    def __init__(self, notes: Iterable[StatusNote], records: Iterable[Record]) -> None:
+    def __init__(self, notes: Iterable[StatusNote], last: int) -> None:
         self.start = 0
+        self.is_complete = False
+        self._last = last
         self._entries: list[Entry] = []
         has_run = False
         for note in notes:
             runs = note.status == "running"
             self._entries.append(entry_of(note, runs and not has_run))
             has_run = has_run or runs
+
+    def read(self, records: Iterable[Record]) -> None:
+        """What happened to some records up to the beginning."""
+        last = self._last
         for record in records:
-            self._entries += entries_of(record)
+            self._entries += [entry for entry in entries_of(record) if entry[0] <= last]
+
+    def complete(self) -> None:
+        """All has been read."""
         self._entries.sort(key=_number_of)
+        self.is_complete = True
 
     def add(self, entries: Iterable[Entry]) -> None:
         """What has just been numbered."""
         self._entries += entries
-        if len(self._entries) > 2 * EVENTS_IN_MEMORY_MAX:
+        if self.is_complete and len(self._entries) > 2 * EVENTS_IN_MEMORY_MAX:
             self.trim(self._entries[-1][0])
 
     def trim(self, seen: int) -> None:
