@@ -29,6 +29,8 @@ from .cli_exits import FAILED, USAGE
 from .cli_flags import Flags, flags_command, new_app
 from .cli_output import print_json
 from .first_token import hand_over
+from .front_http import keep_writing
+from .fronts import Fronts, FrontSpec, default_count
 from .logs import log_to_stderr
 from .metrics_http import MetricsApp
 from .notify_socket import Notifier
@@ -58,6 +60,7 @@ class UpOptions(NamedTuple):
         token_file: gets the first operator token; None: it is printed.
         behind_proxy: who reaches `host` comes by a proxy that speaks TLS.
         drain_s: how long it goes on after it has ceased to be ready.
+        fronts: how many processes serve HTTP; None: as suits the machine.
     """
 
     hosted: Hosted
@@ -68,6 +71,8 @@ class UpOptions(NamedTuple):
     behind_proxy: bool
     drain_s: float
     as_json: bool
+    fronts: int | None
+    log_format: str
 
 
 @flags_command(app, left_out=("url", "token", "account", "profile"))
@@ -102,6 +107,12 @@ def up(
     drain: Annotated[
         float, typer.Option(min=0, max=300, help="Seconds to go on after it is not ready.")
     ] = 2.0,
+    fronts: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=limits.FRONTS_MAX, help="Processes that serve HTTP; as suits, if not given."
+        ),
+    ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = LogFormat.TEXT,
 ) -> None:
     """Serve workflows and accounts in production."""
@@ -114,6 +125,11 @@ def up(
             f"--first-token-file {first_token_file}: there is no folder {first_token_file.parent}; "
             "make it, or name another file."
         )
+    if embedded and (fronts or 1) > 1:
+        raise InvalidArgument(
+            "with --embedded shards are in this process, which no other front end reaches; leave "
+            "--fronts or --embedded out."
+        )
     settings = {"data_shards": shards, "control_shards": control_shards}
     hosted = hosted_on(embedded, path, flags.data, settings, tuple(codec or ()))
     options = UpOptions(
@@ -125,6 +141,8 @@ def up(
         behind_proxy,
         drain,
         flags.as_json,
+        fronts,
+        log_format,
     )
     raise typer.Exit(
         run_server(lambda listen: _serve(options, listen), _failed, as_json=flags.as_json)
@@ -167,8 +185,12 @@ async def _serve(options: UpOptions, listen: Listen) -> None:
             frames=runtime.router.calls_per_frame,
         )
         clock = SystemClock()
-        server = HttpServer(served, clock, options.host, options.port, loopback_only=False)
+        count = _count(options, runtime)
+        server = HttpServer(
+            served, clock, options.host, options.port, loopback_only=False, shared=count > 1
+        )
         await _start(stack, server, options.host, options.port)
+        fronts = await _start_fronts(stack, options, runtime, served, server.port, count)
         metrics_url = None
         if options.metrics_port is not None:
             metrics = HttpServer(MetricsApp(served.metrics), clock, _LOOPBACK, options.metrics_port)
@@ -181,6 +203,7 @@ async def _serve(options: UpOptions, listen: Listen) -> None:
         try:
             await asyncio.Event().wait()
         finally:
+            fronts.drain()
             await _drain(options, served, notifier)
 
 
@@ -191,6 +214,50 @@ async def _start(
         await stack.enter_async_context(server)
     except OSError as error:
         raise told_of_address(error, host, port, flag) from error
+
+
+def _count(options: UpOptions, runtime: Runtime) -> int:
+    """How many processes are to serve HTTP."""
+    if runtime.shards is None:
+        return 1
+    return options.fronts or default_count(runtime.placement.data_shards, os.cpu_count() or 1)
+
+
+async def _start_fronts(
+    stack: AsyncExitStack,
+    options: UpOptions,
+    runtime: Runtime,
+    served: ControlPlaneApp,
+    port: int,
+    count: int,
+) -> Fronts:
+    """Start the further front ends; they are ended with `stack`."""
+    shards = runtime.shards
+    if shards is None or count == 1:
+        return Fronts(())
+    served.metrics.share(shards.run_dir, 0, count)
+    writing = asyncio.create_task(keep_writing(served, shards.run_dir))
+    stack.callback(writing.cancel)
+    fronts = Fronts(
+        [
+            FrontSpec(
+                number,
+                count,
+                options.host,
+                port,
+                shards.data_dir,
+                shards.run_dir,
+                shards.token,
+                shards.data_shards,
+                shards.control_shards,
+                options.log_format,
+            )
+            for number in range(1, count)
+        ]
+    )
+    stack.push_async_callback(fronts.close)
+    await fronts.start()
+    return fronts
 
 
 async def _drain(options: UpOptions, served: ControlPlaneApp, notifier: Notifier) -> None:

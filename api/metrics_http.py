@@ -24,8 +24,9 @@ from ..runtime import limits
 from ..runtime.errors import RouteNotFound
 from ..runtime.histogram import Histogram
 from ..runtime.process import ProcessMeter
-from .dispatch_http import Dispatcher, Receive, RouteMeter, Scope, Send
+from .dispatch_http import Dispatcher, Receive, Scope, Send
 from .errors_http import answer_of
+from .front_figures import FrontFigures, RouteFigures, merged_routes, read_figures
 from .kept import Kept
 from .metrics import Workflow, accounts_of, workflows_of
 from .service import ControlPlane
@@ -92,7 +93,32 @@ class Metrics:
         self._process = process
         self._version = version
         self._frames = frames
+        self._shared: tuple[str, int, int] = ("", 0, 1)
         self.page = Kept(self._page, limits.METRICS_KEPT_MS)
+
+    def share(self, folder: str, number: int, count: int) -> None:
+        """Tell the figures of several front ends, which they write into a folder.
+
+        Args:
+            folder: see `front_figures`.
+            number: this one's.
+            count: how many there are.
+        """
+        self._shared = folder, number, count
+
+    def own(self) -> FrontFigures:
+        """The figures of this front end."""
+        return FrontFigures(
+            self._shared[1],
+            None if self._process is None else self._process.figures(),
+            None if self._frames is None else self._frames.figures(),
+            self._requests.in_flight,
+            [
+                RouteFigures(meter.method, meter.path, meter.statuses, meter.took_us.figures())
+                for meter in self._requests.meters
+                if meter.statuses
+            ],
+        )
 
     async def _page(self) -> bytes:
         figures = await self._plane.figures()
@@ -105,11 +131,13 @@ class Metrics:
         yield _gauge("toque_shard_up", "Whether the shard answered.", ("shard",), up)
         yield _gauge("toque_build_info", "The version.", ("version",), [((self._version,), 1)])
         yield from _of_shards(figures)
-        yield from _of_processes(figures, self._process)
-        yield _frames_of(figures, self._frames)
+        folder, number, count = self._shared
+        fronts = [self.own(), *read_figures(folder, count, number)]
+        yield from _of_processes(figures, fronts)
+        yield _frames_of(figures, fronts)
         yield from _of_workflows(workflows_of(figures, limits.METRICS_WORKFLOWS_MAX))
         yield from _of_accounts(figures)
-        yield from _of_requests(self._requests)
+        yield from _of_requests(fronts)
 
 
 class _Found:
@@ -212,12 +240,12 @@ def _counted(figures: Figures, group: str, key: str, per: float = 1) -> list[Sam
     ]
 
 
-def _of_processes(figures: Figures, own: ProcessMeter | None) -> Iterator[Metric]:
-    """Each process once, though it has several shards; this one is called `api`."""
+def _of_processes(figures: Figures, fronts: Sequence[FrontFigures]) -> Iterator[Metric]:
+    """Each process once, though it has several shards; front ends are called `api`, `api-1`, ..."""
     found: dict[int, tuple[str, Mapping[str, Any]]] = {}
-    if own is not None:
-        told = own.figures()
-        found[told["pid"]] = "api", told
+    for front in fronts:
+        if front.process is not None:
+            found[front.process["pid"]] = front.name, front.process
     for name, shard in figures.items():
         if (process := shard.get("process")) is not None:
             found.setdefault(process["pid"], (name, process))
@@ -231,11 +259,10 @@ def _of_processes(figures: Figures, own: ProcessMeter | None) -> Iterator[Metric
     yield _histogram("toque_loop_lag_seconds", text, label, lag, 1e6, range(6, 26))
 
 
-def _frames_of(figures: Figures, own: Histogram | None) -> Metric:
-    """Those of each shard, and of this process as `api`."""
+def _frames_of(figures: Figures, fronts: Sequence[FrontFigures]) -> Metric:
+    """Those of each shard and of each front end."""
     frames = [((name,), shard["calls_per_frame"]) for name, shard in figures.items()]
-    if own is not None:
-        frames.append((("api",), own.figures()))
+    frames += [((front.name,), front.frames) for front in fronts if front.frames is not None]
     text = "Calls that left in one frame."
     return _histogram("toque_frame_calls", text, ("shard",), frames, 1, range(12))
 
@@ -273,17 +300,17 @@ def _of_accounts(figures: Figures) -> Iterator[Metric]:
     yield _gauge("toque_metrics_truncated", "1: not everything was told.", (), [((), truncated)])
 
 
-def _of_requests(requests: Dispatcher) -> Iterator[Metric]:
-    seen: list[RouteMeter] = [meter for meter in requests.meters if meter.statuses]
+def _of_requests(fronts: Sequence[FrontFigures]) -> Iterator[Metric]:
+    seen = merged_routes(fronts)
     counts = [
-        ((meter.method, meter.path, str(status)), float(count))
-        for meter in seen
-        for status, count in meter.statuses.items()
+        ((route.method, route.path, str(status)), float(count))
+        for route in seen
+        for status, count in route.statuses.items()
     ]
     labels = ("method", "route")
     yield _counter("toque_http_requests", "Requests by route.", (*labels, "status"), counts)
-    took = [((meter.method, meter.path), meter.took_us.figures()) for meter in seen]
+    took = [((route.method, route.path), route.took_us) for route in seen]
     text = "Until a request's answer was handed over."
     yield _histogram("toque_http_request_seconds", text, labels, took, 1e6, range(6, 30, 2))
-    in_flight = [((), float(requests.in_flight))]
+    in_flight = [((), float(sum(front.in_flight for front in fronts)))]
     yield _gauge("toque_http_requests_in_flight", "Requests under way.", (), in_flight)

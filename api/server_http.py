@@ -446,6 +446,7 @@ class HttpServer:
         port: 0: any free one; see `port` after `start`.
         loopback_only: refuse an address that others can reach. What is served there travels as
             clear text, tokens too; who turns this off sees to that.
+        shared: other processes of this user may listen there too; connections are spread.
 
     Raises:
         InvalidArgument: the host is none of these.
@@ -459,6 +460,7 @@ class HttpServer:
         port: int = 0,
         *,
         loopback_only: bool = True,
+        shared: bool = False,
     ) -> None:
         host = address_of(host)
         if loopback_only and not is_loopback(host):
@@ -467,6 +469,7 @@ class HttpServer:
         self._clock = clock
         self._host = host
         self.port = port
+        self._shared = shared
         self._state = _State()
         self._listener: asyncio.Server | None = None
         self._ticking: asyncio.TimerHandle | None = None
@@ -503,7 +506,9 @@ class HttpServer:
             return protocol
 
         logging.getLogger(_UVICORN_LOG).addFilter(self._log_bounds)
-        self._listener = await loop.create_server(make, self._host, self.port, backlog=_BACKLOG)
+        self._listener = await loop.create_server(
+            make, self._host, self.port, backlog=_BACKLOG, reuse_port=self._shared or None
+        )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._tick()
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..actors.keeper import Process
-from ..actors.topology import directory_id
+from ..actors.topology import ShardSpec, directory_id
 from ..actors.worker import ChildLauncher, Launcher
 from ..engines.bundle_store import BUNDLES_FOLDER, BundleStore
 from ..engines.code_host import CodeHost, InProcessCodeHost
@@ -72,6 +72,7 @@ class Runtime:
         placement: which shards there are.
         workflows: names of the app's workflows.
         process: figures of this process.
+        shards: how another process reaches the shards; None: they are in this one.
         takes_params: those of them whose `run` names a type for its params.
     """
 
@@ -79,6 +80,7 @@ class Runtime:
         self, router: Router, app: App | None, bundles: BundleStore | None, process: ProcessMeter
     ) -> None:
         self.router = router
+        self.shards: ShardSpec | None = None
         self.process = process
         self.placement = router.placement
         self.entropy = SystemEntropy()

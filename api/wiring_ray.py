@@ -123,6 +123,7 @@ async def start_ray(
         stack.callback(process.close)
         router = Router(directory.placement, links, loop)
         runtime = RayRuntime(router, app, bundles_of(directory.path), supervisor, process)
+        runtime.shards = cluster.spec
         stack.push_async_callback(runtime.close)
         await runtime.deploy(account, running_max)
         yield runtime

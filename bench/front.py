@@ -111,42 +111,41 @@ async def shards(folder: str) -> None:
     await loop.run_in_executor(None, sys.stdin.read)
 
 
-async def api(folder: str) -> None:
-    """The process of the front end."""
+async def api(folder: str, port: int) -> None:
+    """A process of a front end."""
     loop = asyncio.get_running_loop()
     entropy = SystemEntropy()
     links = SocketLinks(lambda shard: f"unix:{folder}/{shard}.sock", SECRET, loop, entropy)
     router = Router(PLACEMENT, links, loop)
     plane = ControlPlane(router, PLACEMENT, SystemClock(), entropy)
     app = make_app(plane, tokens=TokenBook({}), version="bench")
-    async with HttpServer(app, SystemClock()) as server:
+    async with HttpServer(app, SystemClock(), port=port, shared=True) as server:
         settle()
-        print(json.dumps({"url": server.url}), flush=True)
+        print(json.dumps({"url": server.url, "port": server.port}), flush=True)
         await loop.run_in_executor(None, sys.stdin.read)
     await plane.close()
     router.close()
 
 
-ROLES = {"shards": shards, "api": api}
-
-
-def run_role(role: str, folder: str, profile: str) -> None:
+def run_role(role: str, folder: str, profile: str, port: int) -> None:
     """One of the other processes, until its input ends."""
     profiler = cProfile.Profile() if profile == role else None
     if profiler is not None:
         profiler.enable()
-    uvloop.run(ROLES[role](folder))
+    uvloop.run(api(folder, port) if role == "api" else shards(folder))
     if profiler is not None:
         profiler.disable()
         shown = pstats.Stats(profiler, stream=sys.stderr)
         shown.sort_stats("tottime").print_stats(45)
 
 
-def start(role: str, folder: str, profile: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+def start(
+    role: str, folder: str, profile: str, port: int = 0
+) -> tuple[subprocess.Popen[str], dict[str, Any]]:
     """Start one; gives it and what it told."""
     command = [sys.executable, "-m", "bench", "front", "--role", role, "--folder", folder]
     process = subprocess.Popen(
-        [*command, "--profile", profile],
+        [*command, "--profile", profile, "--port", str(port)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -180,7 +179,7 @@ class Asked(NamedTuple):
     profile: str
 
 
-async def measure(args: Asked, url: str, pid: int) -> None:
+async def measure(args: Asked, url: str, pids: list[int]) -> None:
     """All figures."""
     many = [{"params": {"n": n}} for n in range(BATCH)]
     async with toque.connect(url, TOKEN) as client:
@@ -198,7 +197,7 @@ async def measure(args: Asked, url: str, pid: int) -> None:
                 continue
             await burst(call, 400 // of, args.conc)
             n = args.n // of * (5 if of > 1 else 1)
-            before, own = processes.cpu_s(pid), time.process_time()
+            before, own = sum(map(processes.cpu_s, pids)), time.process_time()
             profiler = cProfile.Profile() if args.profile == "client" else None
             if profiler is not None:
                 profiler.enable()
@@ -206,7 +205,7 @@ async def measure(args: Asked, url: str, pid: int) -> None:
             if profiler is not None:
                 profiler.disable()
                 pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
-            spent, own = processes.cpu_s(pid) - before, time.process_time() - own
+            spent, own = sum(map(processes.cpu_s, pids)) - before, time.process_time() - own
             print(f"{name:<22}{spent / n / of * 1e6:>9.1f}{own / n / of * 1e6:>11.1f}{p50:>9.2f}",
                   flush=True)  # fmt: skip
 
@@ -215,14 +214,16 @@ def command(
     n: Annotated[int, typer.Option(min=400, help="Calls of each kind.")] = 6000,
     conc: Annotated[int, typer.Option(min=1, help="Calls in flight.")] = 64,
     only: Annotated[str, typer.Option(help="Kinds whose name holds this.")] = "",
+    fronts: Annotated[int, typer.Option(min=1, help="API processes.")] = 1,
     uses_uvloop: Annotated[bool, typer.Option("--uvloop", help="In the client.")] = False,
     profile: Annotated[str, typer.Option(help="Where time goes: api or client.")] = "",
     role: Annotated[str, typer.Option(hidden=True)] = "",
     folder: Annotated[str, typer.Option(hidden=True)] = "",
+    port: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
     """CPU of the API process and of the client for each call, the shards being stand-ins."""
     if role:
-        run_role(role, folder, profile)
+        run_role(role, folder, profile, port)
         return
     asked = Asked(n, conc, only, profile)
     with tempfile.TemporaryDirectory(prefix="tq") as made:
@@ -231,8 +232,10 @@ def command(
             running.append(start("shards", made, profile)[0])
             front, told = start("api", made, profile)
             running.append(front)
+            for _ in range(fronts - 1):
+                running.append(start("api", made, profile, told["port"])[0])
             run = uvloop.run if uses_uvloop else asyncio.run
-            run(measure(asked, told["url"], front.pid))
+            run(measure(asked, told["url"], [each.pid for each in running[1:]]))
         finally:
             for process in reversed(running):
                 process.communicate("")
