@@ -133,8 +133,7 @@ class Fronts:
     async def _keep(self, spec: FrontSpec, serves: asyncio.Future[None]) -> None:
         """Keep one running."""
         while True:
-            child = await asyncio.to_thread(self._start, spec)
-            self._children[spec.number] = child
+            child = self._children[spec.number] = self._start(spec)
             try:
                 await self._until_ended(child, serves)
             finally:
@@ -162,10 +161,11 @@ class Fronts:
         assert child.stdin is not None
         assert child.stdout is not None
         told = asyncio.StreamReader()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(told), child.stdout
-        )
+        pipe: asyncio.BaseTransport | None = None
         try:
+            pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(told), child.stdout
+            )
             if await told.readline() == READY and not serves.done():
                 serves.set_result(None)
             await told.read()  # its end is that of the process
@@ -173,7 +173,8 @@ class Fronts:
             with contextlib.suppress(OSError):
                 child.stdin.close()
             await asyncio.shield(asyncio.to_thread(_ended, child))
-            transport.close()
+            if pipe is not None:
+                pipe.close()
 
 
 def _tell(child: subprocess.Popen[bytes], line: bytes) -> None:
