@@ -47,7 +47,7 @@ def parts(others: bool) -> list[Part]:
         first,
         Part(("layers",), 40, 150),
         Part(("control-plane",), 35, 120),
-        Part(("slow-fsync", "--peers", "restate" if others else "none"), 170, 300),
+        Part(("slow-fsync", "--peers", "dbos-pg" if others else "none"), 170, 300),
         Part(("creates",), 320, 400),
         Part(("idle",), 75, 180),
         Part(("waiters", "--live", "5000", "--n", "100000"), 110, 240),

@@ -98,7 +98,9 @@ TARGETS = (
         rate=300,
         seconds=300,
     ),
-    most("calls at the Gatekeeper: a second and SousChef", "control-plane.calls_per_souschef_s", 1),
+    most(
+        "calls at the Gatekeeper: a second, of each caller", "control-plane.calls_per_souschef_s", 1
+    ),
     most("behind 1,000 queued of another: first ten start within", "control-plane.late_s", 3, "s"),
     most(
         "2,000,000 queued in one workflow: a create, times one behind 1,000",
