@@ -81,7 +81,8 @@ class _Sending:
         self._stream = stream
         self._stop = stop
         self._params = stream.params.encode()
-        self._room = asyncio.Semaphore(stream.in_flight)
+        self._room = stream.in_flight
+        self._wanted: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
         self._number = 0
@@ -135,17 +136,15 @@ class _Sending:
             self._start(self._now())
 
     async def _has_room(self, until: float) -> bool:
-        """Take room for a call; False: stopped, or it is too late."""
-        if not self._room.locked():
-            await self._room.acquire()
-            return self._now() < until
-        while not self._stop.is_set() and (left := until - self._now()) > 0:
-            try:
-                await asyncio.wait_for(self._room.acquire(), min(left, _CLOSED_CHECK_S))
-            except TimeoutError:
-                continue
-            return True
-        return False
+        """Wait for room for a call; False: stopped, or it is too late."""
+        while not self._room and not self._stop.is_set():
+            left = until - self._now()
+            if left <= 0:
+                return False
+            self._wanted = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._wanted], timeout=min(left, _CLOSED_CHECK_S))
+            self._wanted = None
+        return not self._stop.is_set() and self._now() < until
 
     def _not_sent(self, count: int) -> None:
         if self._stop.is_set():
@@ -163,6 +162,7 @@ class _Sending:
                 if draw < bound
             )  # fmt: skip
         tally = self._recorder.group(self._stream.group or kind)
+        self._room -= 1
         self._recorder.in_flight += 1
         task = asyncio.ensure_future(_OPERATIONS[kind](self, tally, due))
         self._tasks.add(task)
@@ -171,7 +171,9 @@ class _Sending:
     def _over(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._recorder.in_flight -= 1
-        self._room.release()
+        self._room += 1
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
         if not task.cancelled() and task.exception() is not None:
             self._fault = self._fault or task.exception()
             self._stop.set()

@@ -11,6 +11,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from .run import Watcher
 from .samples import Samples
@@ -87,7 +88,7 @@ class Progress(Watcher):
 
     def _table(self) -> Table:
         row = {} if self._samples is None else self._samples.last
-        table = Table(box=None, title=self._phase, title_justify="left", show_header=False)
+        table = Table(box=None, title=Text(self._phase), title_justify="left", show_header=False)
         table.add_column(style="bold")
         table.add_column(justify="right")
         for key, name in _SHOWN.items():
