@@ -44,7 +44,7 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     default_retention: Retention | None = None
 
 
-class ErrorView(msgspec.Struct, frozen=True):
+class ErrorView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """An instance's or a step's error; `data` is JSON, empty if it carried none."""
 
     name: str
@@ -130,7 +130,7 @@ class StepOutput(msgspec.Struct, frozen=True):
     stream_size: int | None = None
 
 
-class InstanceView(msgspec.Struct, frozen=True):
+class InstanceView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """An instance as the API shows it. `steps` is empty unless asked for."""
 
     id: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class Call(msgspec.Struct, array_like=True, frozen=True, gc=False):
