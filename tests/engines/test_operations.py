@@ -341,3 +341,24 @@ def test_a_refusal_speaks_of_operations_only(status: Status) -> None:
 def told_as(event: str) -> str:
     """What a user calls an event."""
     return "terminate" if event == "roll_back" else event
+
+
+@pytest.mark.parametrize("operation", ["terminate", "pause", "delete", "restart"])
+async def test_a_run_that_catches_everything_is_ended_all_the_same(
+    tmp_path: Path, operation: str
+) -> None:
+    @workflow(name="grasping")
+    async def grasping(event: Event, step: Step) -> None:
+        while True:
+            try:
+                await step.sleep("nap", 3_000)
+            except BaseException:
+                continue
+
+    async with rigged(tmp_path) as rig:
+        await rig.create(grasping)
+        await rig.status("waiting")
+        await rig.call(operation, "r2", *(OPERATIONS.get(operation) or ()))
+        if operation in ("terminate", "pause"):
+            await rig.status("terminated" if operation == "terminate" else "paused")
+        assert await rig.run(napping(), key="acc/u1/other") is not ..., "others go on"
