@@ -30,7 +30,8 @@ from .fronts import DRAIN, READY, FrontSpec
 from .logs import log_to_stderr
 from .server_http import HttpServer
 from .serving import settle
-from .wiring import Runtime, bundles_of
+from .shard_code import bundles_of
+from .wiring import Runtime
 
 
 def main() -> None:

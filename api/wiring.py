@@ -20,15 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..actors.keeper import Process
 from ..actors.topology import ShardSpec, directory_id
-from ..actors.worker import ChildLauncher, Launcher
-from ..engines.bundle_store import BUNDLES_FOLDER, BundleStore
-from ..engines.code_host import CodeHost, InProcessCodeHost
+from ..actors.worker import ChildLauncher
+from ..engines.bundle_store import BundleStore
 from ..engines.codec_names import Given, codecs_of
-from ..engines.placement import PlacedCodeHost
-from ..engines.resource_body import Resources
-from ..engines.worker_host import WorkerSettings
 from ..engines.workflow import refuse_at_import
 from ..gatekeeper.messages import ACCOUNT_KIND
 from ..runtime import limits
@@ -41,7 +36,6 @@ from ..runtime.guarded import is_a, shown
 from ..runtime.ids import EntityRef
 from ..runtime.link_local import LocalLinks
 from ..runtime.memory import resident_bytes
-from ..runtime.notes import Notes, notes_path, read_notes
 from ..runtime.opening import check_room
 from ..runtime.payload_codec import Codecs
 from ..runtime.process import ProcessMeter
@@ -51,6 +45,7 @@ from .client import Client
 from .client_embedded import EmbeddedBackend
 from .embedded_shard import EmbeddedShard
 from .service import ControlPlane
+from .shard_code import bundles_of, keep_app, place_code
 from .shards import OpenShard, ShardSettings, open_shard, settled
 from .sources import sources_of
 
@@ -278,18 +273,6 @@ async def _embedded(
         yield runtime
 
 
-def bundles_of(data_dir: Path) -> BundleStore:
-    """The bundles of a data directory."""
-    return BundleStore(data_dir / BUNDLES_FOLDER)
-
-
-def keep_app(app: App, directory: DataDir) -> None:
-    """Store the app's code; for who has opened the directory."""
-    store = bundles_of(directory.path)
-    store.sweep()
-    app.keep_in(store)
-
-
 def _remove_if_empty(folder: str) -> None:
     with contextlib.suppress(OSError):
         os.rmdir(folder)
@@ -341,60 +324,3 @@ async def _close_all(shards: list[EmbeddedShard]) -> None:
         shard.stop()
     for shard in shards:
         await shard.close()
-
-
-def place_code(
-    app: App,
-    shard: str,
-    data_dir: Path,
-    *,
-    run_dir: str,
-    trusted: str,
-    launcher: Launcher,
-    loop: asyncio.AbstractEventLoop,
-    watched: tuple[Process, ...] = (),
-    resources: Resources | None = None,
-    owns_loop: bool = False,
-) -> CodeHost:
-    """Where the app's code runs for one shard.
-
-    Args:
-        app: the code.
-        shard: whose instances.
-        data_dir: keeps the notes on whose code ran when the process ended.
-        run_dir: for workers' sockets.
-        trusted: the account whose code may run in this process.
-        launcher: starts workers.
-        loop: the shard's.
-        watched: processes whose end ends the workers.
-        resources: runs bodies that ask for resources.
-        owns_loop: see `InProcessCodeHost`.
-    """
-    if not shard.startswith("d"):  # no instances live there
-        return InProcessCodeHost(loop)
-    path = notes_path(data_dir, shard)
-    blamed = read_notes(path)
-    notes = Notes(path)
-    workers = WorkerSettings(
-        shard=shard,
-        run_dir=run_dir,
-        notes_dir=os.path.dirname(path),
-        launcher=launcher,
-        loop=loop,
-        clock=SystemClock(),
-        entropy=SystemEntropy(),
-        slots=asyncio.Semaphore(limits.WORKERS_PER_SHARD_MAX),
-        watched=watched,
-    )
-    return PlacedCodeHost(
-        InProcessCodeHost(
-            loop, app.definitions, notes=notes, resources=resources, owns_loop=owns_loop
-        ),
-        trusted=trusted,
-        workers=workers,
-        bundle=app.bundle,
-        store=bundles_of(data_dir),
-        is_exact=app.code is not None or not app.definitions,
-        blamed=blamed,
-        notes=notes,
-    )

@@ -8,32 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 from ..actors.cluster_ray import start_local
-from ..actors.code_host_ray import RayLauncher
-from ..actors.keeper import identify
-from ..actors.resources_ray import RayResources
 from ..actors.supervisor_ray import Event, Supervisor
-from ..actors.topology import ShardSpec
 from ..engines.bundle_store import BundleStore
-from ..engines.codec_names import Given, codecs_of, names_of
-from ..engines.resource_body import TaskLost
-from ..runtime import limits
+from ..engines.codec_names import Given, names_of
 from ..runtime.clock import SystemClock
-from ..runtime.datadir import DataDir, check_store, store_path
+from ..runtime.datadir import DataDir
 from ..runtime.entropy import SystemEntropy
 from ..runtime.link_socket import SocketLinks
-from ..runtime.memory import resident_bytes
-from ..runtime.opening import check_room
 from ..runtime.process import ProcessMeter
 from ..runtime.rpc import Router
 from .apps import App
-from .shards import OpenShard, ShardSettings, open_shard, settled
-from .wiring import DEFAULT_ACCOUNT, DEFAULT_RATES, Runtime, bundles_of, keep_app, place_code
+from .shard_code import bundles_of, keep_app
+from .wiring import DEFAULT_ACCOUNT, DEFAULT_RATES, Runtime
 
 
 class RayRuntime(Runtime):
@@ -101,7 +92,7 @@ async def start_ray(
         cluster = await start_local(
             directory.path,
             placement=directory.placement,
-            factory="toque.api.wiring_ray:build_shard",
+            factory="toque.api.shard_ray:build_shard",
             settings={
                 "app": None if app_path is None else os.path.realpath(app_path),
                 "code_hash": app.code.code_hash if app.code is not None else None,
@@ -127,61 +118,3 @@ async def start_ray(
         stack.push_async_callback(runtime.close)
         await runtime.deploy(account, running_max)
         yield runtime
-
-
-# --- in an actor ----------------------------------------------------------------------------
-
-
-async def build_shard(spec: ShardSpec) -> OpenShard:
-    """Open a shard in its actor; the factory that `start_ray` names."""
-    loop = asyncio.get_running_loop()
-    store = bundles_of(Path(spec.data_dir))
-    app_path = spec.settings["app"]
-    if app_path is None:
-        app = App.from_objects(())
-    else:
-        app = App.from_file(app_path, store, spec.settings["code_hash"])
-    app.keep_in(store)
-    entropy = SystemEntropy()
-    # Long-lived objects of many instances make full collections dear and find nothing.
-    gc.set_threshold(*limits.GC_THRESHOLDS)
-    gc.freeze()
-    me = identify(os.getpid())
-    watched = tuple(one for one in (me, spec.starter) if one is not None)
-    code_host = place_code(
-        app,
-        spec.shard,
-        Path(spec.data_dir),
-        run_dir=spec.run_dir,
-        trusted=spec.settings["trusted"],
-        launcher=RayLauncher(is_one_machine=spec.listen == "unix"),
-        loop=loop,
-        watched=watched,
-        resources=RayResources(None, TaskLost),
-        owns_loop=True,
-    )
-    process = ProcessMeter(loop)
-    settings = ShardSettings(
-        spec.placement,
-        objects=app.objects,
-        memory_bytes=resident_bytes,
-        process=process,
-        codecs=codecs_of(spec.settings.get("codecs")),
-        creates_per_second=tuple(spec.settings["creates_per_second"]),
-    )
-    path = store_path(Path(spec.data_dir), spec.shard)
-    check_store(Path(spec.data_dir), spec.shard)
-    check_room(path)
-    opened = open_shard(
-        spec.shard,
-        path,
-        settings,
-        loop=loop,
-        clock=SystemClock(),
-        entropy=entropy,
-        links=SocketLinks(spec.socket_address, spec.token, loop, entropy),
-        code_host=code_host,
-    )
-    opened = await settled(opened, settings)
-    process.start()  # for as long as the process lives
-    return opened

@@ -1,6 +1,6 @@
 """How soon a shard that was killed goes on.
 
-A server on Ray with two data shards; on one of them `waiting` instances that wait, out of memory,
+A server on Ray; on one of its data shards `waiting` instances that wait, out of memory,
 and `running` ones that do step after step, each of which notes its begin in a file. The process
 of that shard is killed by SIGKILL again and again. A step begins only once the commit that led to
 it is on disk, so the first begin after a kill proves that the shard has committed again; when each
@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from toque.engines.ports import ENGINE_KIND
+from toque.runtime.datadir import read_settings
 from toque.runtime.ids import EntityRef, Placement, engine_key
 
 from . import processes, progress, sections
@@ -80,11 +81,18 @@ def open_files(pid: int) -> set[str]:
     return found
 
 
+def placement_of(server: Server) -> Placement:
+    """Where its entities live."""
+    settings = read_settings(server.data)
+    assert settings is not None
+    return Placement(settings.data_shards, settings.control_shards)
+
+
 async def begin(server: Server, steps: Steps, count: int) -> set[str]:
     """Create the running ones, all on the shard that is killed."""
     async with server.client() as client:
         workflow_uuid = (await client.get_workflow("Walk")).id
-        placement = Placement(2, 1)
+        placement = placement_of(server)
         names: list[str] = []
         number = 0
         while len(names) < count:
@@ -140,7 +148,7 @@ def run(kills: int, waiting: int, running: int) -> dict[str, list[float]]:
         folder = Path(name)
         with Server(folder) as server:
             asyncio.run(some_wait(server, "Wait", None))
-        fill(server.data, "Wait", 2 * waiting)
+        fill(server.data, "Wait", placement_of(server).data_shards * waiting)
         with Server(folder) as server:
             return asyncio.run(measure(server, folder, kills, running))
 

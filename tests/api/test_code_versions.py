@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from toque.api.doctor import judge_running
-from toque.api.wiring import Runtime, bundles_of, embedded, start_embedded
+from toque.api.shard_code import bundles_of
+from toque.api.wiring import Runtime, embedded, start_embedded
 from toque.engines import life
 from toque.engines.archive import hash_of_files
 from toque.engines.bundle_store import BundleStore
