@@ -48,7 +48,7 @@ COMMANDS = {
     "limits": Entry(".cli_limits", "Show and change limits."),
     "loadtest": Entry(ABOVE, "Put a control plane under load and measure it."),
     "whoami": Entry(".cli_whoami", "Show the account, scope and name of your token."),
-    "config": Entry(".cli_settings", "Show settings and where they come from."),
+    "config": Entry(".cli_settings", "Show settings and where they come from; change your own."),
 }
 
 

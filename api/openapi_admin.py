@@ -211,7 +211,14 @@ ADMIN_OPERATIONS = (
         "Deploy code: new instances of its workflows take it, running ones stay on theirs. The "
         f"body is a zip of Python sources, at most {limits.BUNDLE_BYTES_MAX} bytes.",
         deploy_shapes.DeployShape,
-        {"script": "shop.py", "code_hash": _CODE_HASH, "workflows": [_DEPLOYED], "left": []},
+        {
+            "script": "shop.py",
+            "code_hash": _CODE_HASH,
+            "workflows": [_DEPLOYED],
+            "left": [],
+            "created_on": "2026-03-01T09:00:00.000Z",
+            "modified_on": "2026-03-14T15:09:26.535Z",
+        },
         {
             "take_over": text(
                 "`true`: names of other scripts become this one's.",
