@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from ..api.client_http import HttpBackend
 from ..api.client_port import Backend
 from ..runtime import limits
 from ..runtime.entropy import SystemEntropy
@@ -42,9 +43,22 @@ class Access(msgspec.Struct, frozen=True):
     connections: int
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A line from a process: what a second brought, or all that a load brought."""
+def final_backend(access: Access) -> HttpBackend:
+    """A backend that repeats nothing."""
+    return HttpBackend(
+        access.url,
+        access.token,
+        access.account,
+        SystemEntropy(),
+        retry_for_ms=0,
+        connections_max=access.connections,
+    )
 
+
+class Told(msgspec.Struct, frozen=True):
+    """A line from a process: it is ready; what a second brought; or all that a load brought."""
+
+    ready: bool = False
     tick: Tick | None = None
     part: Part | None = None
     error: str | None = None
@@ -109,6 +123,8 @@ class ProcessFleet:
         try:
             for _ in range(count):
                 fleet._senders.append(await _Sender.start(access))
+            for sender in fleet._senders:
+                await sender.ready()
         except BaseException:
             await fleet.close()
             raise
@@ -181,19 +197,30 @@ class _Sender:
         if stdin is not None and not stdin.is_closing():
             stdin.write(line)
 
+    async def ready(self) -> None:
+        """Wait until it can send, so that its start is no part of a load's time."""
+        if not (await self._told()).ready:
+            raise SenderLost("a process that was to send load did not start.")
+
     async def run(self, load: Load) -> Part:
         """Send a part; what it brought."""
         self.write(msgspec.json.encode(load) + b"\n")
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            told = msgspec.json.decode(line, type=Told)
+        while True:
+            told = await self._told()
             if told.tick is not None:
                 self._ticks.append(told.tick)
             if told.error is not None:
                 raise SenderLost(f"a process that sent load failed: {told.error}")
             if told.part is not None:
                 return told.part
-        raise SenderLost("a process that sent load ended; what it had counted is lost.")
+
+    async def _told(self) -> Told:
+        """What it says next."""
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise SenderLost("a process that sends load has ended; what it had counted is lost.")
+        return msgspec.json.decode(line, type=Told)
 
     def take_tick(self) -> Tick:
         ticks, self._ticks = self._ticks, []

@@ -19,10 +19,9 @@ from ..runtime import limits
 from ..runtime.clock import stopwatch_s
 from ..runtime.entropy import SystemEntropy
 from .driver import Driver
-from .fleet import Access, Told, own_cost
+from .fleet import Access, Told, final_backend, own_cost
 from .load import Load
 from .recorder import Recorder
-from .targets_http import final_backend
 
 _TICK_S = 1.0
 
@@ -34,6 +33,7 @@ async def main() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     access = msgspec.json.decode(await reader.readline(), type=Access)
     backend = final_backend(access)
+    _tell(Told(ready=True))
     try:
         line = await reader.readline()
         while line:
@@ -90,5 +90,5 @@ def _tell(told: Told) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
         uvloop.run(main())

@@ -34,7 +34,7 @@ from ..runtime import limits
 from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import Forbidden, InvalidArgument, ToqueError, WorkflowNotFound
 from . import app
-from .fleet import Access
+from .fleet import Access, final_backend
 from .result import Target as Shown
 
 APP = Path(app.__file__)
@@ -75,18 +75,6 @@ class Fresh(NamedTuple):
 
     ray: bool
     shards: int | None
-
-
-def final_backend(access: Access) -> HttpBackend:
-    """A backend that repeats nothing."""
-    return HttpBackend(
-        access.url,
-        access.token,
-        access.account,
-        SystemEntropy(),
-        retry_for_ms=0,
-        connections_max=access.connections,
-    )
 
 
 @contextlib.asynccontextmanager

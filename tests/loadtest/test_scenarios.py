@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.loadtest.serving import EVERY_S, SMALL, access, serving, small
+from toque.actors import keeper
 from toque.api.wiring import NO_RATES, start_embedded
+from toque.loadtest.fleet import ProcessFleet, SenderLost
+from toque.loadtest.load import Load, Stream
 from toque.loadtest.options import resolved
 from toque.loadtest.result import Result
 from toque.loadtest.run import Watcher, run_on, run_on_runtime
@@ -276,3 +280,30 @@ def test_no_server_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         asyncio.run(run_on(embedded_target(), small("burst", processes=2)))
     with pytest.raises(InvalidArgument, match="an embedded runtime has none"):
         asyncio.run(run_on(embedded_target(), resolved("chaos")))
+
+
+def test_a_process_that_dies_fails_the_test_and_leaves_none_behind() -> None:
+    async def main() -> None:
+        fleet = await ProcessFleet.start(access("http://127.0.0.1:9"), 2)
+        load = Load(
+            prefix="lt",
+            seed="1",
+            streams=[
+                Stream(group="create", workflow="W", seconds=60, in_flight=4, rate=1.0),
+            ],
+        )
+        try:
+            running = asyncio.ensure_future(fleet.run(load, asyncio.Event()))
+            senders = [
+                each
+                for each in keeper.offspring([os.getpid()])
+                if "toque.loadtest.sender" in keeper.command(each.pid)
+            ]
+            assert len(senders) == 2
+            keeper.end(senders[:1])
+            with pytest.raises(SenderLost, match="what it had counted is lost"):
+                await running
+        finally:
+            await fleet.close()
+
+    asyncio.run(main())
