@@ -129,7 +129,7 @@ async def api(folder: str, port: int) -> None:
 
 def run_role(role: str, folder: str, profile: str, port: int) -> None:
     """One of the other processes, until its input ends."""
-    profiler = cProfile.Profile() if profile == role else None
+    profiler = cProfile.Profile(time.process_time) if profile == role else None
     if profiler is not None:
         profiler.enable()
     uvloop.run(api(folder, port) if role == "api" else shards(folder))
@@ -198,7 +198,7 @@ async def measure(args: Asked, url: str, pids: list[int]) -> None:
             await burst(call, 400 // of, args.conc)
             n = args.n // of * (5 if of > 1 else 1)
             before, own = sum(map(processes.cpu_s, pids)), time.process_time()
-            profiler = cProfile.Profile() if args.profile == "client" else None
+            profiler = cProfile.Profile(time.process_time) if args.profile == "client" else None
             if profiler is not None:
                 profiler.enable()
             p50 = await burst(call, n, args.conc if of == 1 else 4)
