@@ -45,6 +45,11 @@ INSTANCES = Table(
     (
         Index("instances_by_creation", ("workflow_uuid", "created_ms", "entity")),
         Index("instances_active", ("active",), where="active = 1"),
+        Index(
+            "instances_by_status",
+            ("workflow_uuid", "status", "created_ms", "entity"),
+            where="status <> 'queued' AND status <> 'running'",  # see `pages`
+        ),
     ),
 )
 STEPS = Table("steps", (("entity", "TEXT"), ("ordinal", "INTEGER"), ("blob", "BLOB")), 2)

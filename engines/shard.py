@@ -25,6 +25,7 @@ from ..runtime.tables import Query, Table
 from .engine import Engine
 from .env import EngineEnv
 from .journal import CODECS
+from .pages import page_query, range_of
 from .ports import ENGINE_KIND, ENGINE_SHARD_KIND, ClearPage, Grant
 from .status import STATUSES
 from .views import IndexRow, PageRequest
@@ -33,7 +34,6 @@ SEEN_SOUSCHEFS = Table(
     "souschef_epochs", (("entity", "TEXT"), ("souschef", "TEXT"), ("epoch", "INTEGER")), 2
 )
 _GRANTS_AT_ONCE_MAX = PACED_PER_TURN_MAX
-_COLUMNS = "entity, status, created_ms, started_ms, ended_ms, modified_ms, version_id, source"
 _COUNTS = Query(
     "instances by status",
     "SELECT status, count(*) FROM (SELECT status FROM instances INDEXED BY instances_by_creation"
@@ -112,13 +112,13 @@ class EngineShard(DurableObject):
         if len(unknown) == len(request.statuses) and unknown:
             return []
         prefix = f"{request.account}/{request.workflow_uuid}/"
-        query, params = _page_query(request, prefix)
+        query, params = page_query(request, prefix)
         rows = await self.env.store.query(query, params)
         return [IndexRow(row[0][len(prefix) :], *row[1:]) for row in rows]
 
     async def counts(self, account: str, workflow_uuid: str, id_prefix: str = "") -> dict[str, int]:
         """Instances by status, of the first COUNT_ROWS_MAX of this shard (with such an id)."""
-        first, end = _range_of(f"{account}/{workflow_uuid}/{id_prefix}")
+        first, end = range_of(f"{account}/{workflow_uuid}/{id_prefix}")
         rows = await self.env.store.query(
             _COUNTS_OF_IDS if id_prefix else _COUNTS, (workflow_uuid, first, end, COUNT_ROWS_MAX)
         )
@@ -178,37 +178,3 @@ class EngineShard(DurableObject):
             self.ctx.put(SEEN_SOUSCHEFS, (self.ctx.ref.key, souschef, epoch))
         self._epochs[souschef] = epoch
         return False
-
-
-def _range_of(prefix: str) -> tuple[str, str]:
-    """The first key with a prefix, and the first one after all of them."""
-    return prefix, f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}"
-
-
-def _page_query(request: PageRequest, prefix: str) -> tuple[Query, tuple[object, ...]]:
-    first, end = _range_of(prefix + request.prefix)
-    by_id = bool(request.prefix)  # few of many: the rows are found by their key, and so ordered
-    conditions = [f"{'+' * by_id}workflow_uuid = ?", "entity >= ?", "entity < ?"]
-    params: list[object] = [request.workflow_uuid, first, end]
-    if request.after is not None:
-        created_ms, instance_id = request.after
-        sign = "<" if request.newest_first else ">"
-        conditions.append(f"entity {sign} ?" if by_id else f"(created_ms, entity) {sign} (?, ?)")
-        params += [prefix + instance_id] if by_id else [created_ms, prefix + instance_id]
-    if request.since_ms is not None:
-        conditions.append("created_ms >= ?")
-        params.append(request.since_ms)
-    if request.until_ms is not None:
-        conditions.append("created_ms < ?")
-        params.append(request.until_ms)
-    if request.statuses:
-        conditions.append(f"status IN ({', '.join('?' * len(request.statuses))})")
-        params += request.statuses
-    order = "DESC" if request.newest_first else "ASC"
-    index = "" if by_id else "INDEXED BY instances_by_creation"
-    columns = f"entity {order}" if by_id else f"created_ms {order}, entity {order}"
-    sql = (
-        f"SELECT {_COLUMNS} FROM instances {index}"
-        f" WHERE {' AND '.join(conditions)} ORDER BY {columns} LIMIT ?"
-    )
-    return Query("page of instances", sql), (*params, request.limit)
