@@ -65,12 +65,15 @@ class Api:
             answer.raise_for_status()
 
     async def queued(self) -> int:
-        """How many are queued, by the metrics."""
-        async with self._session.get(f"{self._url}/metrics") as answer:
-            text = await answer.text()
-        lines = (line for line in text.splitlines() if line.startswith("toque_instances{"))
-        found = [line for line in lines if 'status="queued"' in line]
-        return sum(int(float(line.rsplit(" ", 1)[1])) for line in found)
+        """How many are queued, by the metrics; asked again while a shard does not tell."""
+        while True:
+            async with self._session.get(f"{self._url}/metrics") as answer:
+                text = await answer.text()
+            lines = (line for line in text.splitlines() if line.startswith("toque_instances{"))
+            found = [line for line in lines if 'status="queued"' in line]
+            if found:
+                return sum(int(float(line.rsplit(" ", 1)[1])) for line in found)
+            await asyncio.sleep(0.5)
 
 
 def memory_mib(root: int) -> dict[str, float]:

@@ -69,7 +69,7 @@ class ClearPage(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 # EngineShard.clear(account, uuid, how, statuses, after, request_id, source) -> ClearPage
 #     Terminates or deletes the next instances of a workflow; see `souschef.clearing`.
-# SousChef.report(reports: list[StatusReport]) -> None
+# SousChef.report(reports: list[StatusReport]) -> bool  (nobody waits for a slot there)
 #     Answers when all are durably noted. The sender repeats until then.
 # EngineShard.grant_many(souschef: str, epoch: int, grants: list[Grant]) -> list[bool]
 #     True: accepted (running, durable, or already was for that turn). False: refused (stale run

@@ -3,6 +3,10 @@
 One per data shard, in memory only. Reports enter after the commit that made them true. A newer
 report of an instance replaces an older one that has not been sent. What is lost with the process
 is sent again by the Engine's alarm, which stays set until a report is confirmed.
+
+While a message is on its way what comes next gathers, so a busy SousChef gets as many messages as
+it makes commits. That an instance has ended only frees a slot: if nobody waits for one (the
+SousChef says so), it travels with the next report that is urgent, or a little later by itself.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import Any, Protocol
 from ..runtime.ids import EntityRef
 from ..runtime.limits import (
     ALARM_SETTLE_MS,
+    REPORT_GATHER_MS,
     REPORT_MESSAGES_IN_FLIGHT_MAX,
     REPORT_RETRY_MS,
     REPORTS_PENDING_MAX,
@@ -72,6 +77,8 @@ class Reporter:
         self._pending = 0
         self._flush_is_due = False
         self._settling: deque[tuple[float, str, str, int]] = deque()
+        self._roomy: set[str] = set()
+        self._gathering: asyncio.TimerHandle | None = None
         self._timers: set[asyncio.TimerHandle] = set()
         self._settle_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -89,7 +96,10 @@ class Reporter:
                 return  # the Engine's alarm will bring it again
             self._pending += 1
         lane.pending[report.key] = report
-        self._wake(souschef)
+        if report.state == "ended" and souschef in self._roomy:
+            self._gather()
+        else:
+            self._wake(souschef)
 
     def statistics(self) -> dict[str, int]:
         """How much waits to be sent, and how many lanes there are."""
@@ -101,10 +111,24 @@ class Reporter:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+        if self._gathering is not None:
+            self._gathering.cancel()
         if self._settle_timer is not None:
             self._settle_timer.cancel()
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _gather(self) -> None:
+        """Send what waits for company in a moment."""
+        if self._gathering is None and not self._closed:
+            delay_s = REPORT_GATHER_MS / 1_000
+            self._gathering = self._loop.call_later(delay_s, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        for souschef, lane in self._lanes.items():
+            if lane.pending:
+                self._wake(souschef)
 
     def _wake(self, souschef: str) -> None:
         if self._closed:
@@ -156,6 +180,10 @@ class Reporter:
         if answer.cancelled() or answer.exception() is not None:
             self._take_back(souschef, lane, batch)
             return
+        if answer.result() is True:
+            self._roomy.add(souschef)
+        else:
+            self._roomy.discard(souschef)
         until = self._loop.time() + ALARM_SETTLE_MS / 1_000
         for report in batch:
             engine = self._peek(EntityRef(ENGINE_KIND, report.key))
@@ -170,6 +198,7 @@ class Reporter:
             self._dirty.discard(souschef)
 
     def _take_back(self, souschef: str, lane: _Lane, batch: list[StatusReport]) -> None:
+        self._roomy.discard(souschef)
         for report in batch:
             if report.key not in lane.pending:
                 lane.pending[report.key] = report

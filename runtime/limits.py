@@ -138,6 +138,7 @@ OLDEST_NEW_EVERY = 8  # one grant in eight goes to the oldest new instance
 REPORT_RETRY_MS = 2_000
 REPORTS_PER_MESSAGE_MAX = 500
 REPORT_MESSAGES_IN_FLIGHT_MAX = 4  # per SousChef
+REPORT_GATHER_MS = 10  # how long an end waits for company where nobody waits for its slot
 REPORTS_PENDING_MAX = 500_000  # per shard; past it the durable alarm repeats them
 ALARM_SETTLE_MS = 1_000
 CODE_RETRY_MS = 5_000

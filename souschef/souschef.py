@@ -129,8 +129,10 @@ class SousChef(DurableObject):
 
     # --- handlers ---------------------------------------------------------------------------
 
-    def report(self, reports: list[StatusReport]) -> None:
+    def report(self, reports: list[StatusReport]) -> bool:
         """Engines say how they stand; repeating it is harmless.
+
+        Gives whether nobody waits for a slot here, so that ends may come together.
 
         Raises:
             EntityReset: an earlier event failed and this activation ends; say it again.
@@ -143,6 +145,7 @@ class SousChef(DurableObject):
             self._stop()
             raise
         self._after_event()
+        return not self._roster.queued
 
     def statistics(self) -> SousChefStatistics:
         """How it does just now."""

@@ -68,6 +68,20 @@ async def test_a_waiting_instance_leaves_memory_when_idle_and_wakes_by_replay(
         assert (await rig.ended()).output == b'"now"'
 
 
+async def test_a_queued_instance_leaves_memory_soon_and_takes_its_slot_from_there(
+    tmp_path: Path,
+) -> None:
+    async with rigged(tmp_path) as rig:
+        rig.auto = False
+        await rig.create(one_step(lambda: 5))
+        assert live(rig) is not None
+        await rig.pass_time(2)
+        assert live(rig) is None
+        assert not rig.due_alarms()
+        await rig.grant(rig.reports[-1])
+        assert (await rig.ended()).output == b"5"
+
+
 async def test_a_running_instance_stays(tmp_path: Path) -> None:
     async def slow() -> int:
         await asyncio.sleep(5 * limits.IDLE_EVICTION_MS / 1_000)

@@ -335,6 +335,38 @@ async def test_messages_are_bounded_in_size_and_number() -> None:
     assert len(sink.calls) == 5
 
 
+@virtual
+async def test_an_end_waits_for_company_where_nobody_waits_for_its_slot() -> None:
+    sink = Sink()
+    reporter = Reporter(asyncio.get_running_loop(), sink.call, lambda ref: None)
+
+    def end(key: str) -> StatusReport:
+        return msgspec.structs.replace(report(key, 3), state="ended")
+
+    reporter.add("s", end("a"))  # nothing is known of its SousChef yet
+    await turns()
+    assert len(sink.calls) == 1
+    sink.calls[0][2].set_result(True)
+    await turns()
+    reporter.add("s", end("b"))
+    reporter.add("other", end("x"))
+    await turns()
+    assert [[r.key for r in batch] for _, batch, _ in sink.calls[1:]] == [["x"]]
+    reporter.add("s", report("c"))
+    await turns()
+    assert [[r.key for r in batch] for _, batch, _ in sink.calls[2:]] == [["b", "c"]]
+    reporter.add("s", end("d"))
+    await asyncio.sleep(limits.REPORT_GATHER_MS / 1_000 + 0.001)  # simloop
+    await turns()
+    assert [r.key for r in sink.calls[3][1]] == ["d"]
+    sink.calls[2][2].set_result(False)  # somebody waits for a slot now
+    await turns()
+    reporter.add("s", end("e"))
+    await turns()
+    assert [r.key for r in sink.calls[4][1]] == ["e"]
+    reporter.close()
+
+
 # --- the code host ------------------------------------------------------------------------------
 
 
