@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from toque.loadtest.options import resolved
 from toque.loadtest.result import Result
 from toque.loadtest.run import Watcher, run_on, run_on_runtime
 from toque.loadtest.samples import Samples
-from toque.loadtest.targets_http import APP, embedded_target, http_target
+from toque.loadtest.targets_http import APP, Target, embedded_target, http_target
 from toque.runtime import limits
 from toque.runtime.errors import InvalidArgument, ServerUnreachable, WorkflowNotFound
 
@@ -167,6 +169,25 @@ def test_the_limit_is_as_it_was_afterwards(tmp_path: Path) -> None:
                 return (await target.client.limits.get()).running_max, limited.running_max
 
     assert asyncio.run(main()) == (limits.RUNNING_PER_ACCOUNT_DEFAULT, 0)
+
+
+def test_a_limit_that_can_not_be_put_back_is_told_and_loses_no_result(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Target]:
+        async with embedded_target() as target:
+
+            async def limit(workflow: str | None, most: int | None) -> int | None:
+                if most == 7:
+                    return await target.limit(workflow, most)
+                raise ServerUnreachable("gone")
+
+            yield target._replace(limit=limit)
+
+    result = asyncio.run(run_on(opening(), small("burst", limit=7, count=5), every_s=EVERY_S))
+    assert result.counts.completed == 5
+    assert "LoadOneStep could not be put back, set it to 0: gone" in caplog.text
 
 
 def test_a_ramp_ends_at_the_first_rate_that_misses() -> None:
