@@ -43,6 +43,10 @@ Ended = Callable[[Claim, int, RecordedError | None, Any], None]
 """`(claim, attempt, error, value)`: an attempt has ended."""
 
 
+def _nobody(claim: Claim, number: int, *how: Any) -> None:
+    """Hears of attempts of a run that is over."""
+
+
 class _Attempt:
     __slots__ = ("body", "finish", "number", "resources", "timer")
 
@@ -229,6 +233,7 @@ class Bodies:
         self._closed = True
         for ordinal in list(self._in_flight):
             self.stop(ordinal)
+        self._ended = self._told = _nobody  # a cycle less: memory is free without a collection
 
     def _done(self, claim: Claim, number: int, error: BaseException | None, value: Any) -> None:
         ordinal = claim.record.ordinal

@@ -220,6 +220,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         finally:
             asyncio._set_running_loop(outer)
         self._tasks.clear()
+        self._timer_started = _forgotten
 
     def cancel_tasks(self, tasks: Iterable[WorkflowTask]) -> None:
         """Cancel tasks on behalf of the whole instance."""
@@ -363,6 +364,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     async def shutdown_asyncgens(self) -> None:
         return None
+
+
+def _forgotten(timer: DurableTimer) -> None:
+    """Takes the timers of a loop that is closed."""
 
 
 def _info_of(context: dict[str, Any]) -> BaseException | None:

@@ -144,8 +144,10 @@ class Execution(Claiming):
         self._inbox.put(seq, event_type, at_ms)
 
     def close(self) -> None:
-        """Drop `run` and its tasks."""
+        """Drop `run` and its tasks, and what would keep this alive until the next collection."""
         self.loop.close()
+        self._main = None
+        self.handlers = {}
 
     # --- state for the caller ---------------------------------------------------------------
 

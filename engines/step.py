@@ -53,7 +53,7 @@ class WorkflowStep:
 
     def __init__(self, core: Claiming) -> None:
         self._core = core
-        self._declarations = Declarations(self)
+        self._declarations: Declarations | None = None
         self._log: WorkflowLog | None = None
 
     @property
@@ -361,6 +361,8 @@ class WorkflowStep:
         public_name = name or check_step_name(own_name)
         body = self._body(public_name, fn, config, ray_options)
         body.undo = undo
+        if self._declarations is None:
+            self._declarations = Declarations(self)
         return self._declarations.add(own_name, public_name, body, depends, concurrent)
 
     async def _do(self, name: str, body: BodyCall) -> Any:

@@ -46,8 +46,10 @@ class Context(Protocol):
     ref: EntityRef
     clock: Clock
     entropy: Entropy
-    storage: Storage
-    """The ordered key-value API, for entities that declare no tables."""
+
+    @property
+    def storage(self) -> Storage:
+        """The ordered key-value API, for entities that declare no tables."""
 
     def put(self, table: Table, row: Row) -> None:
         """Write a row of a declared table (by convention keyed by this entity first)."""

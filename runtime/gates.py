@@ -20,6 +20,10 @@ from .errors import Overloaded
 from .store import Store
 
 
+def _nobody(error: BaseException) -> None:
+    """Hears of failures that concern nobody."""
+
+
 class InputGate:
     """Lets events in, one after another, while nobody holds it.
 
@@ -109,6 +113,10 @@ class OutputGate:
         self._on_failure = on_failure
         self._last_seq = 0
         self._always_open = always_open
+
+    def let_go(self) -> None:
+        """The entity is gone: a commit that fails is nobody's business here any more."""
+        self._on_failure = _nobody
 
     def wrote(self, seq: int) -> None:
         """The entity's newest write is in batch `seq`."""

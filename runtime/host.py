@@ -182,6 +182,7 @@ class Host:
             del self._live[activation.ref]
             activation.entity.on_evict()
             activation.close()
+            activation.let_go()
 
     def reset(self, activation: Activation, error: BaseException) -> None:
         """End an activation because of an error; the next event activates the entity anew."""
