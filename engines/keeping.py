@@ -62,7 +62,7 @@ class KeptInstance(DurableObject):
 
     def __init__(self, ctx: Context, env: EngineEnv) -> None:
         super().__init__(ctx, env)
-        self._rows = InstanceRows(ctx, env.store, env.blobs, env.codecs)
+        self._rows = InstanceRows(ctx, env.blobs, env.codecs)
         self._instance = self._rows.load()
         self._run: Run | None = None
         self._due_timer: asyncio.Handle | None = None

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -336,4 +336,9 @@ def _blobs_of(plan: Plan, runner: BodyRunner, hooks: RunHooks) -> StreamStore | 
     if not plan.blobs:
         return None
     seal = hooks.seal or Seal(split_engine_key(plan.key)[0])
-    return StreamStore(Path(plan.blobs), seal, is_inline=runner.is_inline)
+    return StreamStore(_folder(plan.blobs), seal, is_inline=runner.is_inline)
+
+
+@lru_cache(maxsize=16)
+def _folder(path: str) -> Path:
+    return Path(path)  # takes longer than all else that makes a store

@@ -79,16 +79,17 @@ class PlacedCodeHost:
         account = split_engine_key(plan.key)[0]
         whose = None if account == self._trusted else account
         code, bundle = self._code_of(plan, whose)
+        is_apart = plan.is_apart or code.placement == ACTOR
+        if whose is None and bundle is self._bundle and not is_apart:
+            return self._inside.open(plan, hooks)
         codecs = (hooks.seal or Seal(account)).carried()
         key = account, plan.code_hash
-        if plan.is_apart or code.placement == ACTOR:
+        if is_apart:
             self._broken.check(key, self._settings.loop.time())
             options = dict(code.ray_options)
             host = self._new_host(
                 "i", bundle, options, account=whose, codecs=codecs, is_dedicated=True, code=key
             )
-        elif whose is None and bundle is self._bundle:
-            return self._inside.open(plan, hooks)
         else:
             host = self._shared_host(key, bundle, whose, codecs)
         return host.open(plan, hooks)

@@ -14,7 +14,7 @@ from typing import Any
 from ..runtime.blobs import BlobCollector
 from ..runtime.codec import NULL, pack, unpack
 from ..runtime.entity import Context
-from ..runtime.errors import Overloaded, RequestIdReused
+from ..runtime.errors import RequestIdReused
 from ..runtime.ids import split_engine_key
 from ..runtime.limits import (
     INLINE_PAYLOAD_BYTES_MAX,
@@ -24,8 +24,7 @@ from ..runtime.limits import (
     WIPE_ROWS_MAX,
 )
 from ..runtime.payload_codec import NO_CODECS, Codecs
-from ..runtime.store import Store
-from ..runtime.tables import Key, Row, Table
+from ..runtime.tables import Change, Key, Row, Table
 from .journal import (
     BLOBS,
     EVENTS,
@@ -53,7 +52,6 @@ class InstanceRows:
 
     Args:
         ctx: the Engine's context.
-        store: the shard's store.
         blobs: the shard's streams.
         codecs: what payloads go through on their way to the rows.
     """
@@ -67,7 +65,6 @@ class InstanceRows:
         "_key",
         "_released",
         "_request_ids",
-        "_store",
         "_workflow_uuid",
         "log",
         "seal",
@@ -76,15 +73,13 @@ class InstanceRows:
     def __init__(
         self,
         ctx: Context,
-        store: Store,
         blobs: BlobCollector | None = None,
         codecs: Codecs = NO_CODECS,
     ) -> None:
         self._blobs = blobs
         self._released: list[str] = []
         self._ctx = ctx
-        self._store = store
-        self._gathered: dict[tuple[str, Key], tuple[Table, Row | None]] = {}
+        self._gathered: dict[tuple[str, Key], Change] = {}
         self._key = ctx.ref.key
         self.seal = codecs.seal(split_engine_key(self._key)[0])
         self._workflow_uuid = split_engine_key(self._key)[1]
@@ -103,19 +98,7 @@ class InstanceRows:
         if not gathered:
             return
         self._gathered = {}
-        size = sum(
-            len(value)
-            for _, row in gathered.values()
-            for value in row or ()
-            if value.__class__ is bytes or value.__class__ is str
-        )
-        if not self._store.has_room(len(gathered), size):
-            raise Overloaded("the shard's store is behind: its next batch is full.")
-        for (_, key), (table, row) in gathered.items():
-            if row is None:
-                self._ctx.delete(table, key)
-            else:
-                self._ctx.put(table, row)
+        self._ctx.write_all(gathered.values())
         released, self._released = self._released, []
         if released and self._blobs is not None:
             self._ctx.when_durable(partial(self._blobs.release, released))
@@ -128,16 +111,17 @@ class InstanceRows:
         self.log = None
 
     def _put(self, table: Table, row: Row) -> None:
-        if table.name in _SEALED:
+        if self.seal.writes and table.name in _SEALED:
             row = (*row[:-1], self.seal.close(row[-1]))
-        self._gathered[table.name, row[: table.key_size]] = table, row
+        key = row[: table.key_size]
+        self._gathered[table.name, key] = table, key, row
 
     def _delete(self, table: Table, key: Key) -> None:
-        self._gathered[table.name, key] = table, None
+        self._gathered[table.name, key] = table, key, None
 
     def _get(self, table: Table, key: Key) -> Row | None:
         gathered = self._gathered.get((table.name, key))
-        return self._opened(table, self._ctx.get(table, key) if gathered is None else gathered[1])
+        return self._opened(table, self._ctx.get(table, key) if gathered is None else gathered[2])
 
     def _opened(self, table: Table, row: Row | None) -> Row | None:
         if row is None or table.name not in _SEALED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from .errors import EntityReset
 from .gates import InputGate, OutputGate
 from .ids import EntityRef
 from .storage import Storage
-from .tables import Key, Row, Table
+from .tables import Change, Key, Row, Table
 
 if TYPE_CHECKING:
     from .host import Host
@@ -105,6 +105,10 @@ class Activation:
     def delete(self, table: Table, key: Key) -> None:
         self._check_alive()
         self.out.wrote(self._store.delete(self.ref, table, key))
+
+    def write_all(self, changes: Iterable[Change]) -> None:
+        self._check_alive()
+        self.out.wrote(self._store.write_all(self.ref, changes))
 
     def get(self, table: Table, key: Key) -> Row | None:
         return self._store.get(table, key)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from .clock import Clock
 from .entropy import Entropy
 from .ids import EntityRef
-from .tables import Key, Row, Table
+from .tables import Change, Key, Row, Table
 
 if TYPE_CHECKING:
     from .storage import Storage
@@ -56,6 +56,9 @@ class Context(Protocol):
 
     def delete(self, table: Table, key: Key) -> None:
         """Delete a row of a declared table."""
+
+    def write_all(self, changes: Iterable[Change]) -> None:
+        """Write and delete rows of declared tables: all of them or, if there is no room, none."""
 
     def get(self, table: Table, key: Key) -> Row | None:
         """A row, own pending writes included."""

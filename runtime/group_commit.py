@@ -12,14 +12,14 @@ is refused with `Overloaded` and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from . import limits
 from .errors import InvalidArgument, Overloaded, PayloadTooLarge
 from .store import Durable
-from .tables import Key, Row, Table
+from .tables import Change, Key, Row, Table
 
 ROW_OVERHEAD_BYTES = 100
 """What a pending row is taken to cost besides its texts and blobs."""
@@ -34,7 +34,6 @@ Failures = dict[Any, BaseException]
 """Errors by owner."""
 
 _PYTHON_TYPES = {"TEXT": str, "INTEGER": int, "BLOB": bytes, "REAL": float}
-_NO_LENGTH = frozenset((int, float, bool, type(None)))
 
 
 class _EveryOwner:
@@ -50,7 +49,16 @@ EVERY_OWNER = _EveryOwner()
 class Shape:
     """What the hot paths need to know of a table, looked up once."""
 
-    __slots__ = ("group_of", "key_kinds", "key_size", "key_types", "name", "scope", "width")
+    __slots__ = (
+        "group_of",
+        "key_kinds",
+        "key_size",
+        "key_types",
+        "lengthy",
+        "name",
+        "scope",
+        "width",
+    )
 
     def __init__(self, table: Table) -> None:
         self.name = table.name
@@ -64,6 +72,27 @@ class Shape:
         self.key_types = tuple(_PYTHON_TYPES[kind] for kind in self.key_kinds)
         part = 0 if table.scope_size == 1 else slice(0, table.scope_size)
         self.group_of: Callable[[Key], Any] = itemgetter(part)
+        sized = [n for n, (_, kind) in enumerate(table.columns) if kind in ("TEXT", "BLOB")]
+        few = slice(sized[0], sized[0] + 1) if sized else slice(0)
+        self.lengthy: Callable[[Row], Any] = itemgetter(*sized) if sized[1:] else itemgetter(few)
+
+    def size_of(self, row: Row) -> int:
+        """Bytes that a row is taken to cost."""
+        try:
+            return sum(map(len, self.lengthy(row)), ROW_OVERHEAD_BYTES)
+        except TypeError:  # a value of another type, which the commit refuses
+            return ROW_OVERHEAD_BYTES
+
+    def key_of(self, row: Row) -> Key:
+        """The key of a row; refuses a row that is none of this table."""
+        if len(row) != self.width:
+            raise InvalidArgument(
+                f"table {self.name}: a row has {self.width} columns, not {len(row)}."
+            )
+        key = row[: self.key_size]
+        if tuple(map(type, key)) != self.key_types:
+            self.check_key(key)
+        return key
 
     def check_key(self, key: Key) -> None:
         """Refuse a key (or prefix) whose values have not the columns' types."""
@@ -210,21 +239,32 @@ class GroupCommit:
     def put(self, owner: Hashable, table: Table, row: Row) -> int:
         """See `Store.put`."""
         shape = self._shapes.get(table.name) or self.shape(table)
-        if len(row) != shape.width:
-            raise InvalidArgument(
-                f"table {shape.name}: a row has {shape.width} columns, not {len(row)}."
-            )
-        key = row[: shape.key_size]
-        if tuple(map(type, key)) != shape.key_types:
-            shape.check_key(key)
-        size = ROW_OVERHEAD_BYTES
-        for value in row:
-            kind = type(value)
-            if kind is str or kind is bytes:
-                size += len(value)
-            elif kind not in _NO_LENGTH:
-                size += _size_of(value)
-        return self._write(owner, shape, key, row, size)
+        return self._write(owner, shape, shape.key_of(row), row, shape.size_of(row))
+
+    def write_all(self, owner: Hashable, changes: Iterable[Change]) -> int:
+        """See `Store.write_all`."""
+        if self.broken is not None:
+            raise self.broken
+        checked = []
+        size = 0
+        for table, key, row in changes:
+            shape = self._shapes.get(table.name) or self.shape(table)
+            if row is not None:
+                key, cost = shape.key_of(row), shape.size_of(row)
+            else:
+                cost = ROW_OVERHEAD_BYTES
+                if tuple(map(type, key)) != shape.key_types:
+                    shape.check_whole(key)
+            size += cost
+            checked.append((shape, key, row, cost))
+        batch = self._open
+        if not checked:
+            return self.write_seq
+        if batch.rows + len(checked) > self._rows_max or batch.bytes + size > self._bytes_max:
+            self._refuse(size)
+        for shape, key, row, cost in checked:
+            self._write(owner, shape, key, row, cost)
+        return batch.seq
 
     def delete(self, owner: Hashable, table: Table, key: Key) -> int:
         """See `Store.delete`."""
@@ -401,11 +441,3 @@ def _told(waiters: list[tuple[Durable, object]], failures: Failures) -> Told:
 
 def _concerns(failures: Failures, owner: object) -> bool:
     return owner is EVERY_OWNER or owner in failures
-
-
-def _size_of(value: Any) -> int:
-    """Bytes of a value of an unusual type (a str subclass, a memoryview)."""
-    try:
-        return len(value)
-    except TypeError:
-        return 0  # nothing that SQL can store; the commit refuses it

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from .errors import CallerError, InvalidArgument, SystemFault
 from .guarded import shown
+from .limits import ACCOUNTS_MAX
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _MARK = b"\x00"
@@ -209,6 +210,7 @@ class Codecs:
     ) -> None:
         self._names = dict(names or {})
         self._by_account: dict[str, tuple[PayloadCodec, ...]] = {}
+        self._seals: dict[str, Seal] = {}
         for account, given in (by_account or {}).items():
             found = tuple(given) if isinstance(given, (list, tuple)) else (given,)
             for codec in found:
@@ -219,7 +221,13 @@ class Codecs:
 
     def seal(self, account: str) -> Seal:
         """An account's."""
-        return Seal(account, self._by_account.get(account, ()), self._names.get(account))
+        seal = self._seals.get(account)
+        if seal is None:
+            if len(self._seals) >= ACCOUNTS_MAX:
+                self._seals.clear()
+            seal = Seal(account, self._by_account.get(account, ()), self._names.get(account))
+            self._seals[account] = seal
+        return seal
 
     def __iter__(self) -> Iterator[tuple[str, PayloadCodec]]:
         for account, codecs in self._by_account.items():

@@ -13,10 +13,10 @@ store is *broken* for good, every waiter is told, and the shard must be opened a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from .tables import Key, Query, Row, Table
+from .tables import Change, Key, Query, Row, Table
 
 Durable = Callable[[BaseException | None], None]
 """Called once with None when durable, else with the error."""
@@ -55,6 +55,13 @@ class Store(Protocol):
 
     def delete(self, owner: object, table: Table, key: Key) -> int:
         """Delete by whole key (absent is fine); returns the number of its batch."""
+
+    def write_all(self, owner: object, changes: Iterable[Change]) -> int:
+        """Make several changes, or none; returns the number of their batch.
+
+        Raises:
+            Overloaded: the open batch has no room for all of them; nothing was written.
+        """
 
     def has_room(self, rows: int, size: int) -> bool:
         """Whether the open batch takes so many more rows, and bytes of values in all.

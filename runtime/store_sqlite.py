@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from .histogram import Histogram
 from .reader_sqlite import DiskFailed, Reader
 from .schema_sqlite import Synchronous, TableSql, check_tables, connect_writer, prepare
 from .store import Durable
-from .tables import Key, Query, Row, Table
+from .tables import Change, Key, Query, Row, Table
 from .writer_sqlite import Writer, WriterThread
 
 _log = logging.getLogger(__name__)
@@ -170,6 +170,9 @@ class SqliteStore:
 
     def delete(self, owner: Hashable, table: Table, key: Key) -> int:
         return self._group.delete(owner, table, key)
+
+    def write_all(self, owner: Hashable, changes: Iterable[Change]) -> int:
+        return self._group.write_all(owner, changes)
 
     def has_room(self, rows: int, size: int) -> bool:
         return self._group.has_room(rows, size)

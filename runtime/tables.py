@@ -68,6 +68,10 @@ class Table:
         return row[: self.key_size]
 
 
+Change = tuple[Table, Key, Row | None]
+"""A row to write, or (None) a key to delete."""
+
+
 @dataclass(frozen=True)
 class Query:
     """A named, read-only SQL query over committed rows, with `?` parameters.
