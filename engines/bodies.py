@@ -33,7 +33,7 @@ from .logs import Whose
 from .ray_options import shown
 from .run_port import Body, BodyRunner, Who
 from .streams import drained
-from .tracing import Attempted, Finish, around_of, begin_attempt
+from .tracing import Finish, around_of, begin_attempt
 
 _log = logging.getLogger("toque.workflow")
 
@@ -127,12 +127,12 @@ class Bodies:
         if body.shape.takes_ctx:
             kwargs["ctx"] = StepContext(record.name, record.count, number, record.config)
         context = context.copy()
-        context.run(current_body.set, record.public_name)
+        name = record.public_name
+        context.run(current_body.set, name)
         attempt = _Attempt(number)
-        attempted = Attempted(self._whose, record.public_name, number)
-        attempt.finish = begin_attempt(attempted, context)
+        attempt.finish = begin_attempt(self._whose, name, number, context)
         self._in_flight[record.ordinal] = attempt
-        who = Who(self._tag, self._key, record.public_name)
+        who = Who(self._tag, self._key, name)
         done = partial(self._done, claim, number)
         if body.ray_options is None:
             fn = drained(body.fn, body.shape.is_async, body.blobs, is_kept=record.kind != UNDO)

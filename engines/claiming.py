@@ -95,13 +95,13 @@ class Claiming(Attempts):
         self._workflow = workflow
         self._returns = returns
         self._payload_of = payload_of
-        self._steps = sum(record.kind in (DO, WAIT) for record in journal.records)
+        records = journal.records
+        self._steps = sum(record.kind in (DO, WAIT) for record in records) if records else 0
         self._inbox = Inbox()
-        self._queue = journal.delivered()[::-1]  # the next is the last
-        self._claimed: dict[str, Claim | DurableTimer | None] | None = (
-            {} if journal.records else None
-        )
-        self.loop.is_replaying = bool(journal.records)
+        # of those that are left the next is the last
+        self._queue = journal.delivered()[::-1] if records else []
+        self._claimed: dict[str, Claim | DurableTimer | None] | None = {} if records else None
+        self.loop.is_replaying = bool(records)
         self._cut_off: list[Claim] = []
         self._main: WorkflowTask | None = None
         self.whose = Whose()

@@ -47,7 +47,10 @@ class DeletableInstance(ObservedInstance):
         return True
 
     def _existing(self) -> Instance:
-        if self._instance is None and self._tombstone is not None:
+        instance = self._instance
+        if instance is not None:
+            return instance
+        if self._tombstone is not None:
             raise InstanceNotFound(f"instance {self._id()!r} was deleted.")
         return super()._existing()
 

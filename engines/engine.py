@@ -361,9 +361,9 @@ class Engine(InstanceOperations):
 
 def _retention(request: CreateRequest, usual: tuple[int, int]) -> tuple[int, int]:
     """How long the new instance is kept: as its create says, else its front end's defaults."""
-    given, default = request.retention or (None, None), request.default_retention or (None, None)
-    success, other = (
-        next(kept for kept in choices if kept is not None)
-        for choices in zip(given, default, usual, strict=True)
-    )
+    success, other = usual
+    for said in (request.default_retention, request.retention):
+        if said is not None:
+            success = success if said[0] is None else said[0]
+            other = other if said[1] is None else said[1]
     return success, other

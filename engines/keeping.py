@@ -18,7 +18,6 @@ from typing import Any, TypeVar, cast
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import CallerError, EntityReset, InstanceNotFound, SystemFault
-from ..runtime.ids import split_engine_key
 from .env import EngineEnv
 from .journal import Instance, Record
 from .ports import StatusReport
@@ -106,8 +105,8 @@ class KeptInstance(DurableObject):
             run.start(starts)
 
     def _report(self, report: StatusReport, souschef: int) -> None:
-        account, workflow_uuid, _ = split_engine_key(report.key)
-        self.env.reporter.add(f"{account}/{workflow_uuid}/{souschef}", report)
+        workflow = report.key[: -len(self._rows.id)]  # of a key: account/workflow uuid/id
+        self.env.reporter.add(f"{workflow}{souschef}", report)
 
     def _changed(self, now_ms: int) -> None:
         """The status has changed: write it, and report it until the SousChef confirms."""
@@ -191,7 +190,7 @@ class KeptInstance(DurableObject):
         return self._instance
 
     def _id(self) -> str:
-        return split_engine_key(self.ctx.ref.key)[2]
+        return self._rows.id
 
     def _keep_answer(self, request_id: str, answer: int, content: int = 0) -> None:
         if request_id:
@@ -202,12 +201,11 @@ class KeptInstance(DurableObject):
 
     def _view(self, steps: list[StepView] | None = None) -> InstanceView:
         instance = self._existing()
-        _, workflow_uuid, instance_id = split_engine_key(self.ctx.ref.key)
         is_complete = instance.status == "complete"
         return instance_view(
             instance,
-            instance_id,
-            workflow_uuid,
+            self._rows.id,
+            self._rows.workflow_uuid,
             self._rows.payload("params", instance.params),
             self._rows.payload("output", instance.output) if is_complete else None,
             steps or [],

@@ -287,15 +287,22 @@ class LocalRun:
         if type(value) is StreamRef:
             value, stream = {"stream": value}, value.file
         if error is None and claim.record.kind != UNDO:
-            name = claim.record.public_name
-            result, unfit = _encoded(
-                value, f"the result of step {name!r} of workflow {self._plan.workflow!r}"
-            )
+            result, unfit = self._encoded(claim.record, value)
             if unfit is not None:
                 execution.refuse_result(claim, unfit, now_ms)
                 return True
         fenced = not self._hooks.unfenced
         return execution.body_done(claim, number, error, result, now_ms, fenced, stream)
+
+    def _encoded(self, record: Record, value: Any) -> Encoded:
+        if type(value) is Encoded:
+            return value
+        error, raw = called(encode_json, value)
+        if error is None:
+            return Encoded(raw, None)
+        what = f"the result of step {record.public_name!r} of workflow {self._plan.workflow!r}"
+        unfit, _ = called(encode_json, value, what)  # again, to say whose it is
+        return Encoded(None, record_unfit(unfit or error, what))
 
     def _delay_told(
         self, claim: Claim, number: int, told_ms: int, problem: RecordedError | None
@@ -323,13 +330,6 @@ class LocalRun:
             self._hooks.turned(self, self._turn())
         else:
             self._leave()
-
-
-def _encoded(value: Any, what: str) -> Encoded:
-    if type(value) is Encoded:
-        return value
-    unfit, raw = called(encode_json, value, what)
-    return Encoded(raw, None if unfit is None else record_unfit(unfit, what))
 
 
 def _blobs_of(plan: Plan, runner: BodyRunner, hooks: RunHooks) -> StreamStore | None:

@@ -338,9 +338,12 @@ class Execution(Claiming):
         if self._queue:
             how = f" with {kind_of(error)}: {text_of(error)}" if error else ""
             self._diverged(f"run() ended{how}", reversed(self._queue))
-        elif self.outcome is not None:
             return
-        elif (after := followed(error, self._next_params, self._never_begun())) is not None:
+        if self.outcome is not None:
+            return
+        never = self._never_begun()
+        after = followed(error, self._next_params, never)
+        if after is not None:
             self.outcome = after
         elif error is not None:
             self.outcome = Outcome(None, record_of(error))
@@ -348,7 +351,6 @@ class Execution(Claiming):
                 what = "%s (%s) ended with an error"
                 log(_log, logging.INFO, what, self._workflow, self.whose, error=error)
         else:
-            never = self._never_begun()
             self.outcome = returned(
                 main.result(), self._workflow, self._returns, never, self.declared
             )

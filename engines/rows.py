@@ -65,9 +65,10 @@ class InstanceRows:
         "_key",
         "_released",
         "_request_ids",
-        "_workflow_uuid",
+        "id",
         "log",
         "seal",
+        "workflow_uuid",
     )
 
     def __init__(
@@ -81,8 +82,8 @@ class InstanceRows:
         self._ctx = ctx
         self._gathered: dict[tuple[str, Key], Change] = {}
         self._key = ctx.ref.key
-        self.seal = codecs.seal(split_engine_key(self._key)[0])
-        self._workflow_uuid = split_engine_key(self._key)[1]
+        account, self.workflow_uuid, self.id = split_engine_key(self._key)
+        self.seal = codecs.seal(account)
         self._request_ids: deque[str] | None = None
         self._event_no = 0
         self._has_last_number = True
@@ -143,7 +144,7 @@ class InstanceRows:
     def save(self, instance: Instance) -> None:
         """Write the instance's row."""
         instance.event_no = self._event_no
-        self._put(INSTANCES, instance.row(self._key, self._workflow_uuid))
+        self._put(INSTANCES, instance.row(self._key, self.workflow_uuid))
 
     # --- records ----------------------------------------------------------------------------
 

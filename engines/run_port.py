@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -148,8 +147,7 @@ class Run(Protocol):
         """The journal as it is in memory; None: it is not in this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunHooks:
+class RunHooks(msgspec.Struct, frozen=True, gc=False):
     """What a run may ask of its Engine, and tell it.
 
     Attributes:

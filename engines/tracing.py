@@ -48,10 +48,12 @@ def set_attempt_tracer(tracer: AttemptTracer | None) -> None:
     _Chosen.tracer = tracer
 
 
-def begin_attempt(attempted: Attempted, context: contextvars.Context) -> Finish | None:
+def begin_attempt(
+    whose: Whose, step: str, attempt: int, context: contextvars.Context
+) -> Finish | None:
     """Tell the tracer, if there is one."""
     tracer = _Chosen.tracer
-    return None if tracer is None else tracer.begin(attempted, context)
+    return None if tracer is None else tracer.begin(Attempted(whose, step, attempt), context)
 
 
 def around_of(context: contextvars.Context) -> Around | None:

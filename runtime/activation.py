@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import limits
@@ -125,11 +126,18 @@ class Activation:
         return self._store.scan(table, prefix, after=after, limit=limit, reverse=reverse)
 
     def when_durable(self, callback: Callable[[], None]) -> None:
-        def go() -> None:
-            if not self.ended:
-                callback()
+        out = self.out
+        if not out.open:
+            durable = partial(self._durable, callback)
+            self._store.when_durable(out.last_seq, durable, self.ref)
+        elif not self.ended:
+            callback()
 
-        self.out.passes(go)
+    def _durable(self, callback: Callable[[], None], error: BaseException | None) -> None:
+        if error is not None:
+            self._commit_failed(error)
+        elif not self.ended:
+            callback()
 
     def cover_shard(self) -> None:
         self.out.wrote(self._store.write_seq)

@@ -124,7 +124,7 @@ def encode_json(value: Any, what: str = "value") -> bytes:
         )
     if NULL in raw:
         _refuse_nonfinite(value, what)
-    if b"{" in raw:
+    if raw.count(b'":') > 1:  # more than one key in all
         _refuse_twin_keys(value, what)
     if _is_too_deep(raw):
         raise UnencodableValue(
@@ -135,8 +135,10 @@ def encode_json(value: Any, what: str = "value") -> bytes:
 
 
 def _is_too_deep(raw: bytes) -> bool:
-    opened = raw.count(b"[") + raw.count(b"{")
-    return opened > limits.JSON_DEPTH_MAX and json_depth(raw) > limits.JSON_DEPTH_MAX
+    most = limits.JSON_DEPTH_MAX
+    if len(raw) <= most or raw.count(b"[") + raw.count(b"{") <= most:
+        return False
+    return json_depth(raw) > most
 
 
 def _refuse_nonfinite(value: Any, what: str) -> None:

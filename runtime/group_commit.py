@@ -212,6 +212,8 @@ class GroupCommit:
         self._open = Batch(1)
         self._written = False  # whether the open batch has ever had a write
         self._failed: dict[Any, tuple[int, BaseException]] = {}  # owners whose part failed
+        self.bare: set[str] = set()
+        """Tables that are empty, and have been since the store was opened: not worth a read."""
         self.in_flight: Batch | None = None
         self.durable_seq = 0
         self.write_seq = 0
@@ -287,6 +289,7 @@ class GroupCommit:
         groups = batch.tables.get(shape.name)
         if groups is None:
             groups = batch.tables[shape.name] = {}
+            self.bare.discard(shape.name)
         scope = shape.group_of(key)
         group = groups.get(scope)
         previous = None if group is None else group.get(key)

@@ -223,6 +223,7 @@ class TableSql:
         self._columns = [f'"{name}"' for name in table.column_names]
         self._keys = self._columns[: table.key_size]
         self._selected = f"SELECT {', '.join(self._columns)} FROM {self._name}"
+        self.any = f"SELECT 1 FROM {self._name} LIMIT 1"
         self.get = f"{self._selected} WHERE {self._equal(table.key_size)}"
         self._scans: dict[tuple[int, bool, bool], str] = {}
         self.upserts = {size: self._upsert(size) for size in _sizes(len(self._columns))}
@@ -271,7 +272,11 @@ class TableSql:
 
 
 def _sizes(columns: int) -> Iterator[int]:
-    """How many rows a statement may write: powers of two, the largest first."""
+    """How many rows a statement may write, the largest first: powers of two, and all small ones.
+
+    The fewer statements a commit takes, the fewer times its thread has to wait for the interpreter.
+    """
     largest = min(limits.STATEMENT_ROWS_MAX, _VARIABLES_MAX // columns)
-    for power in range(largest.bit_length() - 1, -1, -1):
+    for power in range(largest.bit_length() - 1, 4, -1):
         yield 1 << power
+    yield from range(min(largest, 1 << 4), 0, -1)

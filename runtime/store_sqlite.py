@@ -63,6 +63,7 @@ class SqliteStore:
         self._loop = loop
         self._epoch = epoch
         self._group = GroupCommit(list(tables), self._first_write)
+        self._group.bare.update(name for name in sql if not reader.select(sql[name].any, ()))
         self._sql = sql
         self._writer = writer
         self._reader = reader
@@ -203,6 +204,8 @@ class SqliteStore:
         entry = group.find(table, key)
         if entry is not None:
             return entry[1]
+        if table.name in group.bare:
+            return None
         rows = self._select(self._sql[table.name].get, key)
         return rows[0] if rows else None
 
@@ -242,6 +245,8 @@ class SqliteStore:
     def _page(
         self, table: Table, prefix: Key, after: Key | None, limit: int, reverse: bool
     ) -> list[Row]:
+        if table.name in self._group.bare:
+            return []
         sql = self._sql[table.name].scan(len(prefix), after is not None, reverse)
         return self._select(sql, (*(after or prefix), limit))
 
