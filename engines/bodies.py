@@ -108,9 +108,12 @@ class Bodies:
             record = claim.record
             if self._closed or record.attempt != number:
                 continue  # given up before the commit
-            begin = self._begin if record.state == RUNNING else self._ask_delay
-            fault, _ = called(begin, claim, number)
-            if fault is not None:
+            try:
+                if record.state == RUNNING:
+                    self._begin(claim, number)
+                else:
+                    self._ask_delay(claim, number)
+            except BaseException as fault:
                 self.stop(record.ordinal)
                 attempt = self._in_flight[record.ordinal] = _Attempt(number)
                 told = self._unrecorded(claim, number, "can't begin", fault)
@@ -264,7 +267,9 @@ class Bodies:
     ) -> None:
         if attempt is not None:
             self._in_flight.pop(claim.record.ordinal, None)
-            self._finish(attempt.finish, failure, "completed" if failure is None else "errored")
+            if attempt.finish is not None:
+                how = "completed" if failure is None else "errored"
+                self._finish(attempt.finish, failure, how)
         if not self._closed:
             self._ended(claim, number, failure, value)
 

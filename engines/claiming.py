@@ -188,7 +188,14 @@ class Claiming(Attempts):
         Raises:
             StepMisuse
         """
-        refuse_misuse(name, self.loop, self.outcome is not None)
+        loop = self.loop
+        if (
+            self.outcome is not None
+            or asyncio._get_running_loop() is not loop
+            or not isinstance(asyncio.current_task(loop), WorkflowTask)
+            or loop.is_closed()
+        ):
+            refuse_misuse(name, loop, self.outcome is not None)
 
     def abandon(self, claim: Claim) -> None:
         """`run` was cancelled where it awaited the claim, and gives it up."""
@@ -205,8 +212,14 @@ class Claiming(Attempts):
 
     def _claim(self, kind: str, name: str) -> tuple[Claim, bool]:
         loop = self.loop
-        self.refuse_misuse(name)
         task = asyncio.current_task(loop)
+        if (
+            self.outcome is not None
+            or asyncio._get_running_loop() is not loop
+            or not isinstance(task, WorkflowTask)
+            or loop.is_closed()
+        ):
+            refuse_misuse(name, loop, self.outcome is not None)
         assert isinstance(task, WorkflowTask)
         if self.cancelled and not task.shields:
             raise asyncio.CancelledError(f"the instance is cancelled; {name!r} is not done")

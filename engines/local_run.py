@@ -297,9 +297,10 @@ class LocalRun:
     def _encoded(self, record: Record, value: Any) -> Encoded:
         if type(value) is Encoded:
             return value
-        error, raw = called(encode_json, value)
-        if error is None:
-            return Encoded(raw, None)
+        try:
+            return Encoded(encode_json(value), None)
+        except BaseException as fault:
+            error = fault
         what = f"the result of step {record.public_name!r} of workflow {self._plan.workflow!r}"
         unfit, _ = called(encode_json, value, what)  # again, to say whose it is
         return Encoded(None, record_unfit(unfit or error, what))
@@ -317,7 +318,12 @@ class LocalRun:
         """
         if self._notes is not None:
             self._notes.enter(LOOP, self._tag)
-        fault, is_changed = called(change)
+        fault: BaseException | None = None
+        is_changed = False
+        try:
+            is_changed = change()
+        except BaseException as error:
+            fault = error  # told outside of this handler, which another run would see
         if fault is not None:
             self._leave()
             text = (

@@ -53,7 +53,14 @@ class Lazy:
             if self._is_over:
                 raise RuntimeError("a body can't begin after it was closed")
             coro = self._coro = self._make()
-        return self._step(coro.send, value)
+        notes = self.notes
+        if notes is None:
+            return coro.send(value)
+        notes.enter(LOOP, self._tag)
+        try:
+            return coro.send(value)
+        finally:
+            notes.leave(LOOP)
 
     def throw(self, error: Any, *more: Any) -> Any:
         """The next step, with an error; if there was none yet, all is over."""

@@ -307,8 +307,9 @@ class Execution(Claiming):
             if record.error is not None:
                 claim.future.set_exception(exception_of(record.error))
             else:
-                error, value = called(claim.decode, record) if claim.decode else (None, None)
-                if error is not None:
+                try:
+                    value = claim.decode(record) if claim.decode else None
+                except BaseException as error:  # an author's type may raise anything
                     expected = claim.body.shape.returns if claim.body else Any
                     self.fail(undecodable(record, expected, self._workflow, error))
                     return

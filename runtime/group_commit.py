@@ -72,7 +72,7 @@ class Shape:
         self.key_types = tuple(_PYTHON_TYPES[kind] for kind in self.key_kinds)
         part = 0 if table.scope_size == 1 else slice(0, table.scope_size)
         self.group_of: Callable[[Key], Any] = itemgetter(part)
-        sized = [n for n, (_, kind) in enumerate(table.columns) if kind in ("TEXT", "BLOB")]
+        sized = [n for n, (_, kind) in enumerate(table.columns) if kind[:4] in ("TEXT", "BLOB")]
         few = slice(sized[0], sized[0] + 1) if sized else slice(0)
         self.lengthy: Callable[[Row], Any] = itemgetter(*sized) if sized[1:] else itemgetter(few)
 
@@ -80,8 +80,9 @@ class Shape:
         """Bytes that a row is taken to cost."""
         try:
             return sum(map(len, self.lengthy(row)), ROW_OVERHEAD_BYTES)
-        except TypeError:  # a value of another type, which the commit refuses
-            return ROW_OVERHEAD_BYTES
+        except TypeError:  # None, or what the commit refuses
+            sized = [value for value in self.lengthy(row) if hasattr(value, "__len__")]
+            return sum(map(len, sized), ROW_OVERHEAD_BYTES)
 
     def key_of(self, row: Row) -> Key:
         """The key of a row; refuses a row that is none of this table."""
@@ -249,14 +250,16 @@ class GroupCommit:
             raise self.broken
         checked = []
         size = 0
+        shapes = self._shapes
         for table, key, row in changes:
-            shape = self._shapes.get(table.name) or self.shape(table)
+            shape = shapes.get(table.name) or self.shape(table)
+            cost = ROW_OVERHEAD_BYTES
             if row is not None:
-                key, cost = shape.key_of(row), shape.size_of(row)
-            else:
-                cost = ROW_OVERHEAD_BYTES
-                if tuple(map(type, key)) != shape.key_types:
-                    shape.check_whole(key)
+                if len(row) != shape.width:
+                    shape.key_of(row)  # refuses it
+                cost = shape.size_of(row)
+            if tuple(map(type, key)) != shape.key_types:
+                shape.check_whole(key)
             size += cost
             checked.append((shape, key, row, cost))
         batch = self._open

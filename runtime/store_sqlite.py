@@ -63,7 +63,7 @@ class SqliteStore:
         self._loop = loop
         self._epoch = epoch
         self._group = GroupCommit(list(tables), self._first_write)
-        self._group.bare.update(name for name in sql if not reader.select(sql[name].any, ()))
+        self._group.bare.update(name for name in sql if _is_bare(reader, sql[name]))
         self._sql = sql
         self._writer = writer
         self._reader = reader
@@ -437,3 +437,10 @@ class SqliteStore:
         self._group.fail(StoreFailed(f"{self.path.name} has crashed."))
         self._reader.close_now()
         self._writer.close()
+
+
+def _is_bare(reader: Reader, sql: TableSql) -> bool:
+    try:
+        return not reader.select(sql.any, ())
+    except StoreFailed:
+        return False  # whoever reads it is told

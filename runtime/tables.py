@@ -69,7 +69,7 @@ class Table:
 
 
 Change = tuple[Table, Key, Row | None]
-"""A row to write, or (None) a key to delete."""
+"""A key, and the row of it that is to be written, or None: it is deleted."""
 
 
 @dataclass(frozen=True)
