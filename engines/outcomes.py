@@ -72,6 +72,8 @@ def followed(
     `params` are what it was last called with, if it was: a `run` that caught that and returned
     has ended by it too.
     """
+    if error is None and params is None:
+        return None
     if error is not None and is_vast(error):
         return None
     if is_a(error, BaseExceptionGroup):  # out of a TaskGroup's block

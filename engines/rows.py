@@ -178,7 +178,7 @@ class InstanceRows:
         """
         if is_copy and (row := self._get(STEPS, (self._key, record.ordinal))) is not None:
             take_numbers(record, record_from_row(row))
-        before = self._last_number()
+        before = self._event_no if self._has_last_number else self._last_number()
         self._event_no = number(record, before)
         if self.log is not None and self._event_no > before:
             self.log.add(sorted(entries_of(record, before), key=lambda entry: entry[0]))
@@ -272,7 +272,8 @@ class InstanceRows:
         if len(notes) >= STATUS_NOTES_INLINE_MAX:  # the last stays, for the next to look at
             self._put(NOTES, (self._key, notes[0].no, pack(notes[:-1])))
             notes = instance.notes = notes[-1:]
-        self._event_no = self._last_number() + 1
+        before = self._event_no if self._has_last_number else self._last_number()
+        self._event_no = before + 1
         note = StatusNote(self._event_no, status, now_ms)
         notes.append(note)
         if self.log is not None:

@@ -40,6 +40,7 @@ class SqliteStore:
 
     Attributes:
         path: the file.
+        durable_seq: see `Store`.
         on_owner_failed: called with each owner whose part of a batch could not be stored, and
             the error, before any callback is told. What that owner has written since is gone.
         on_broken: called once when it has broken, after all callbacks.
@@ -63,6 +64,7 @@ class SqliteStore:
         self._loop = loop
         self._epoch = epoch
         self._group = GroupCommit(list(tables), self._first_write)
+        self.durable_seq = 0
         self._group.bare.update(name for name in sql if _is_bare(reader, sql[name]))
         self._sql = sql
         self._writer = writer
@@ -153,10 +155,6 @@ class SqliteStore:
         return self._epoch
 
     @property
-    def durable_seq(self) -> int:
-        return self._group.durable_seq
-
-    @property
     def write_seq(self) -> int:
         return self._group.write_seq
 
@@ -204,7 +202,7 @@ class SqliteStore:
         entry = group.find(table, key)
         if entry is not None:
             return entry[1]
-        if table.name in group.bare:
+        if table.name in group.bare and _is_sound(key):
             return None
         rows = self._select(self._sql[table.name].get, key)
         return rows[0] if rows else None
@@ -245,7 +243,7 @@ class SqliteStore:
     def _page(
         self, table: Table, prefix: Key, after: Key | None, limit: int, reverse: bool
     ) -> list[Row]:
-        if table.name in self._group.bare:
+        if table.name in self._group.bare and _is_sound(after or prefix):
             return []
         sql = self._sql[table.name].scan(len(prefix), after is not None, reverse)
         return self._select(sql, (*(after or prefix), limit))
@@ -347,6 +345,7 @@ class SqliteStore:
         self.commit_rows.add(batch.rows)
         self.commit_us.add(int(took_s * 1_000_000))
         told = self._group.finish(failures)
+        self.durable_seq = batch.seq
         self._hand_over()  # before the callbacks, so that the writer need not wait for them
         if failures and self.on_owner_failed is not None:
             for owner, error in failures.items():
@@ -437,6 +436,11 @@ class SqliteStore:
         self._group.fail(StoreFailed(f"{self.path.name} has crashed."))
         self._reader.close_now()
         self._writer.close()
+
+
+def _is_sound(key: Key) -> bool:
+    """Whether SQLite would surely take the key; what it may refuse is for it to say."""
+    return all(type(value) is str and value.isascii() for value in key)
 
 
 def _is_bare(reader: Reader, sql: TableSql) -> bool:
