@@ -58,6 +58,7 @@ class KeptInstance(DurableObject):
     """See the module's description."""
 
     env: EngineEnv
+    _watchers: dict[Any, Any] | None = None
 
     def __init__(self, ctx: Context, env: EngineEnv) -> None:
         super().__init__(ctx, env)
@@ -79,8 +80,12 @@ class KeptInstance(DurableObject):
     def _flush(self) -> None:
         """Write the instance's row; when all is durable, report and start bodies."""
         instance = self._instance
-        if instance is None:
-            return
+        if instance is not None:
+            self._flush_instance(instance)
+        if self._watchers:
+            self._tell_watchers()
+
+    def _flush_instance(self, instance: Instance) -> None:
         if self._is_changed:
             self._is_changed = False
             self._rows.save(instance)
@@ -96,6 +101,16 @@ class KeptInstance(DurableObject):
         starts, self._starts = self._starts, []  # a list of this event's own: the next adds to it
         if starts or report is not None:
             self.ctx.when_durable(partial(self._committed, report, self._run, starts))
+        if instance.status == "rollingBack":
+            self._see_to_rollback()
+
+    def _see_to_rollback(self) -> None:
+        """When all is durable, execute `run` anew for its rollbacks (see `life`)."""
+        raise NotImplementedError
+
+    def _tell_watchers(self) -> None:
+        """Answer those who wait for an event that is there now (see `observed`)."""
+        raise NotImplementedError
 
     @whole
     def _committed(self, report: StatusReport | None, run: Run | None, starts: Starts) -> None:

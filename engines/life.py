@@ -193,15 +193,8 @@ class InstanceLife(InstancePhases):
                 self._after_turn(turn, now_ms)
                 self._flush()
 
-    def _flush(self) -> None:
-        super()._flush()
-        instance = self._instance
-        if (
-            instance is not None
-            and instance.status == "rollingBack"
-            and self._run is None
-            and self._due_timer is None
-        ):
+    def _see_to_rollback(self) -> None:
+        if self._run is None and self._due_timer is None:
             self.ctx.when_durable(self._unwind)
 
     @whole

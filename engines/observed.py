@@ -33,7 +33,7 @@ class _Watcher(NamedTuple):
 class ObservedInstance(InstanceLife):
     """See the module's description."""
 
-    _watchers: dict[asyncio.Future[EventPage], _Watcher] | None = None
+    _watchers: dict[asyncio.Future[EventPage], _Watcher] | None
 
     def events(
         self, cursor: int, limit: int, types: list[str], wait_ms: int
@@ -194,11 +194,9 @@ class ObservedInstance(InstanceLife):
         log.trim(cursor)
         return EventPage(events, cursor, has_ended and is_all)
 
-    def _flush(self) -> None:
-        super()._flush()
-        if self._watchers:
-            for future in list(self._watchers):
-                self._answer_watcher(future, False)
+    def _tell_watchers(self) -> None:
+        for future in list(self._watchers or ()):
+            self._answer_watcher(future, False)
 
     def _answer_watcher(self, future: asyncio.Future[EventPage], is_late: bool) -> None:
         watchers = self._watchers

@@ -100,16 +100,18 @@ class Activation:
     # --- writes and reads -------------------------------------------------------------------
 
     def put(self, table: Table, row: Row) -> None:
-        self._check_alive()
-        self.out.wrote(self._store.put(self.ref, table, row))
+        if self.ended:
+            self._check_alive()
+        self.out.last_seq = self._store.put(self.ref, table, row)
 
     def delete(self, table: Table, key: Key) -> None:
         self._check_alive()
-        self.out.wrote(self._store.delete(self.ref, table, key))
+        self.out.last_seq = self._store.delete(self.ref, table, key)
 
     def write_all(self, changes: Iterable[Change]) -> None:
-        self._check_alive()
-        self.out.wrote(self._store.write_all(self.ref, changes))
+        if self.ended:
+            self._check_alive()
+        self.out.last_seq = self._store.write_all(self.ref, changes)
 
     def get(self, table: Table, key: Key) -> Row | None:
         return self._store.get(table, key)
@@ -140,7 +142,7 @@ class Activation:
             callback()
 
     def cover_shard(self) -> None:
-        self.out.wrote(self._store.write_seq)
+        self.out.last_seq = self._store.write_seq
 
     def _check_alive(self) -> None:
         if self.ended:
@@ -150,11 +152,11 @@ class Activation:
 
     def set_alarm(self, due_ms: int) -> None:
         self._check_alive()
-        self.out.wrote(self._host.alarms.set(self.ref, self.ref, due_ms))
+        self.out.last_seq = self._host.alarms.set(self.ref, self.ref, due_ms)
 
     def delete_alarm(self) -> None:
         self._check_alive()
-        self.out.wrote(self._host.alarms.delete(self.ref, self.ref))
+        self.out.last_seq = self._host.alarms.delete(self.ref, self.ref)
 
     def alarm_due_ms(self) -> int | None:
         return self._host.alarms.due_ms(self.ref)
@@ -183,7 +185,7 @@ class Activation:
     def tell(self, ref: EntityRef, method: str, *args: Any) -> None:
         self._check_alive()
         outbox = self._host.outbox
-        self.out.wrote(outbox.tell(self.ref, ref, method, pack(args)))
+        self.out.last_seq = outbox.tell(self.ref, ref, method, pack(args))
         self.out.passes(lambda: outbox.release(ref))
 
     def stub(self, kind: str, key: str) -> Stub:

@@ -126,7 +126,7 @@ def encode_json(value: Any, what: str = "value") -> bytes:
         _refuse_nonfinite(value, what)
     if raw.count(b'":') > 1:  # more than one key in all
         _refuse_twin_keys(value, what)
-    if _is_too_deep(raw):
+    if len(raw) > limits.JSON_DEPTH_MAX and _is_too_deep(raw):
         raise UnencodableValue(
             f"{what} nests deeper than {limits.JSON_DEPTH_MAX} levels; give back a flatter shape.",
             {"type": type(value).__qualname__},

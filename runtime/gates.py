@@ -96,9 +96,12 @@ class OutputGate:
         owner: the owner under which the entity writes.
         on_failure: called when a commit of the entity's writes failed.
         always_open: a deliberate fault for the checkers: nothing is ever held back.
+
+    Attributes:
+        last_seq: the batch of the entity's newest write; who writes sets it.
     """
 
-    __slots__ = ("_always_open", "_last_seq", "_on_failure", "_owner", "_store")
+    __slots__ = ("_always_open", "_on_failure", "_owner", "_store", "last_seq")
 
     def __init__(
         self,
@@ -111,26 +114,17 @@ class OutputGate:
         self._store = store
         self._owner = owner
         self._on_failure = on_failure
-        self._last_seq = 0
+        self.last_seq = 0
         self._always_open = always_open
 
     def let_go(self) -> None:
         """The entity is gone: a commit that fails is nobody's business here any more."""
         self._on_failure = _nobody
 
-    def wrote(self, seq: int) -> None:
-        """The entity's newest write is in batch `seq`."""
-        self._last_seq = seq
-
-    @property
-    def last_seq(self) -> int:
-        """The batch of the entity's newest write."""
-        return self._last_seq
-
     @property
     def open(self) -> bool:
         """Whether all the entity's writes are durable."""
-        return self._always_open or self._store.durable_seq >= self._last_seq
+        return self._always_open or self._store.durable_seq >= self.last_seq
 
     def passes(
         self,
@@ -150,4 +144,4 @@ class OutputGate:
             if refuse is not None:
                 refuse(error)
 
-        self._store.when_durable(self._last_seq, settled, self._owner)
+        self._store.when_durable(self.last_seq, settled, self._owner)

@@ -169,7 +169,7 @@ class Host:
                 raise InvalidArgument(f"shard {self.shard} has no entities of kind {ref.kind!r}.")
             activation = Activation(self, ref)
             if self._unsettled and (seq := self._unsettled.pop(ref, None)) is not None:
-                activation.out.wrote(seq)
+                activation.out.last_seq = seq
             activation.entity = cls(activation, self._envs.get(ref.kind))
             self._live[ref] = activation
             if len(self._live) > limits.ENTITIES_LIVE_MAX:
@@ -442,7 +442,7 @@ class Host:
         if not activation.ended and self.store.broken is None:
             if error is None:
                 if (seq := self.alarms.handled(firing)) is not None:
-                    activation.out.wrote(seq)
+                    activation.out.last_seq = seq
             else:
                 _log.error("the alarm of %s failed", activation.ref, exc_info=error)
                 self.alarms.failed(firing)

@@ -97,9 +97,12 @@ class Seal:
         codecs: the first one writes, all read.
         names: by which other processes find the codecs; None: they can't.
         is_absent: this process is one that can't: what it would write belongs sealed.
+
+    Attributes:
+        writes: whether there is a codec that writes.
     """
 
-    __slots__ = ("_account", "_head", "_names", "_readers", "_writer", "is_absent")
+    __slots__ = ("_account", "_head", "_names", "_readers", "_writer", "is_absent", "writes")
 
     def __init__(
         self,
@@ -113,13 +116,9 @@ class Seal:
         self._names = names
         self.is_absent = is_absent
         self._writer = codecs[0] if codecs else None
+        self.writes = bool(codecs)
         self._head = _head(codecs[0].id) if codecs else b""
         self._readers = {codec.id: codec for codec in codecs}
-
-    @property
-    def writes(self) -> bool:
-        """Whether there is a codec that writes."""
-        return self._writer is not None
 
     def carried(self) -> Carried:
         """For another process, as plain data: account and names; None: it can't have the codecs."""

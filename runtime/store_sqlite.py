@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +25,7 @@ from .group_commit import EVERY_OWNER, Batch, Failures, GroupCommit, Told, merge
 from .histogram import Histogram
 from .reader_sqlite import DiskFailed, Reader
 from .schema_sqlite import Synchronous, TableSql, check_tables, connect_writer, prepare
-from .store import Durable
-from .tables import Change, Key, Query, Row, Table
+from .tables import Key, Query, Row, Table
 from .writer_sqlite import Writer, WriterThread
 
 _log = logging.getLogger(__name__)
@@ -65,6 +64,9 @@ class SqliteStore:
         self._epoch = epoch
         self._group = GroupCommit(list(tables), self._first_write)
         self.durable_seq = 0
+        group = self._group
+        self.put, self.delete, self.write_all = group.put, group.delete, group.write_all
+        self.has_room, self.when_durable = group.has_room, group.when_durable
         self._group.bare.update(name for name in sql if _is_bare(reader, sql[name]))
         self._sql = sql
         self._writer = writer
@@ -161,23 +163,6 @@ class SqliteStore:
     @property
     def broken(self) -> BaseException | None:
         return self._group.broken
-
-    # --- writes ---
-
-    def put(self, owner: Hashable, table: Table, row: Row) -> int:
-        return self._group.put(owner, table, row)
-
-    def delete(self, owner: Hashable, table: Table, key: Key) -> int:
-        return self._group.delete(owner, table, key)
-
-    def write_all(self, owner: Hashable, changes: Iterable[Change]) -> int:
-        return self._group.write_all(owner, changes)
-
-    def has_room(self, rows: int, size: int) -> bool:
-        return self._group.has_room(rows, size)
-
-    def when_durable(self, seq: int, callback: Durable, owner: object = None) -> None:
-        self._group.when_durable(seq, callback, owner)
 
     async def flush(self) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
@@ -371,15 +356,20 @@ class SqliteStore:
 
     def _tell(self, told: Told) -> None:
         for callback, error in told:
-            self._run(callback, error)
+            try:
+                callback(error)
+            except Exception as failed:
+                self._callback_failed(failed)
 
     def _run(self, callback: Callable[..., None], *args: Any) -> None:
         try:
             callback(*args)
         except Exception as error:
-            self._loop.call_exception_handler(
-                {"message": "a store callback failed", "exception": error}
-            )
+            self._callback_failed(error)
+
+    def _callback_failed(self, error: Exception) -> None:
+        context = {"message": "a store callback failed", "exception": error}
+        self._loop.call_exception_handler(context)
 
     # --- the end ---
 

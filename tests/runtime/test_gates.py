@@ -105,11 +105,11 @@ def test_output_passes_at_once_when_nothing_was_written():
 def test_output_waits_for_the_newest_write_only():
     store, seen = Durability(), []
     gate = gate_over(store, [])
-    gate.wrote(3)
+    gate.last_seq = 3
     gate.passes(lambda: seen.append("a"))
     store.commit(2)
     assert seen == []
-    gate.wrote(4)
+    gate.last_seq = 4
     gate.passes(lambda: seen.append("b"))
     store.commit(3)
     assert seen == ["a"]
@@ -120,7 +120,7 @@ def test_output_waits_for_the_newest_write_only():
 def test_output_never_passes_when_the_commit_fails():
     store, seen, failures, refused = Durability(), [], [], []
     gate = gate_over(store, failures)
-    gate.wrote(1)
+    gate.last_seq = 1
     gate.passes(lambda: seen.append("out"), refused.append)
     error = StoreFailed("disk")
     store.commit(1, error)
@@ -132,6 +132,6 @@ def test_output_never_passes_when_the_commit_fails():
 def test_the_deliberate_fault_lets_everything_out():
     store, seen = Durability(), []
     gate = gate_over(store, [], always_open=True)
-    gate.wrote(1)
+    gate.last_seq = 1
     gate.passes(lambda: seen.append("out"))
     assert seen == ["out"]
