@@ -23,47 +23,47 @@ Item = Claim | DurableTimer | Deadline
 class Agenda:
     """Things that fall due. What is over, or was cancelled, drops out by itself."""
 
-    __slots__ = ("_heap", "_ties")
+    __slots__ = ("_ties", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Item]] = []
+        self.heap: list[tuple[int, int, Item]] = []
         self._ties = 0
 
     def put(self, due_ms: int, item: Item) -> None:
         """It falls due then; what was due before 1970, now."""
         self._ties += 1
-        heapq.heappush(self._heap, (max(_FIRST_MS, due_ms), self._ties, item))
+        heapq.heappush(self.heap, (max(_FIRST_MS, due_ms), self._ties, item))
 
     def next_ms(self) -> int:
         """When something is due next; 0: nothing is timed."""
-        heap = self._heap
+        heap = self.heap
         while heap and _is_void(heap[0][2]):
             heapq.heappop(heap)
         return heap[0][0] if heap else 0
 
     def pop(self) -> Item:
         """The thing that `next_ms` told of."""
-        return heapq.heappop(self._heap)[2]
+        return heapq.heappop(self.heap)[2]
 
     def shift(self, pause: Pause, others: Iterable[object]) -> None:
         """Move the timers of asyncio, in here and among `others`, and put all in order again."""
-        timers = {item for _, _, item in self._heap if isinstance(item, DurableTimer)}
+        timers = {item for _, _, item in self.heap if isinstance(item, DurableTimer)}
         timers.update(item for item in others if isinstance(item, DurableTimer))
         for timer in timers:
             timer.due_ms += pause.shift_of(timer.set_ms)
-        self._heap = [(max(_FIRST_MS, _due_of(item)), tie, item) for _, tie, item in self._heap]
-        heapq.heapify(self._heap)
+        self.heap = [(max(_FIRST_MS, _due_of(item)), tie, item) for _, tie, item in self.heap]
+        heapq.heapify(self.heap)
 
     def deadlines(self) -> list[Deadline]:
         """Those of steps that are not over, the earliest first."""
         return [
             item
-            for _, _, item in sorted(self._heap, key=lambda entry: entry[:2])
+            for _, _, item in sorted(self.heap, key=lambda entry: entry[:2])
             if isinstance(item, Deadline) and not _is_void(item)
         ]
 
     def __bool__(self) -> bool:
-        return bool(self._heap)
+        return bool(self.heap)
 
 
 def _due_of(item: Item) -> int:
@@ -94,16 +94,16 @@ class Match(NamedTuple):
 class Inbox:
     """Events that nobody took, and waits that nothing came for, by type."""
 
-    __slots__ = ("_events", "_waits", "waiting")
+    __slots__ = ("_waits", "events", "waiting")
 
     def __init__(self) -> None:
-        self._events: dict[str, list[tuple[int, int]]] = {}
+        self.events: dict[str, list[tuple[int, int]]] = {}
         self._waits: dict[str, list[Claim]] = {}
         self.waiting = 0
 
     def put(self, seq: int, event_type: str, at_ms: int) -> None:
         """An event has come."""
-        self._events.setdefault(event_type, []).append((seq, at_ms))
+        self.events.setdefault(event_type, []).append((seq, at_ms))
 
     def wait(self, claim: Claim) -> None:
         """A wait has begun."""
@@ -119,7 +119,7 @@ class Inbox:
         """What is to be delivered first."""
         best = None
         for event_type, waits in self._waits.items():
-            events = self._events.get(event_type)
+            events = self.events.get(event_type)
             if events and waits:
                 seq, at_ms = events[0]
                 ready_ms = max(at_ms, waits[0].record.started_ms)
@@ -132,10 +132,10 @@ class Inbox:
         event_type = match.claim.record.event_type
         self._waits[event_type].pop(0)
         self.waiting -= 1
-        events = self._events[event_type]
+        events = self.events[event_type]
         events.pop(0)
         if not events:
-            del self._events[event_type]
+            del self.events[event_type]
 
     def awaited_types(self) -> tuple[str, ...]:
         """Types of events that are waited for."""
@@ -144,4 +144,4 @@ class Inbox:
         )
 
     def __bool__(self) -> bool:
-        return bool(self._events)
+        return bool(self.events)

@@ -138,9 +138,11 @@ class Bodies:
         who = Who(self._tag, self._key, name)
         done = partial(self._done, claim, number)
         if body.ray_options is None:
-            fn = drained(body.fn, body.shape.is_async, body.blobs, is_kept=record.kind != UNDO)
+            fn, is_async, is_kept = body.fn, body.shape.is_async, record.kind != UNDO
+            if not is_async:
+                fn = drained(fn, False, body.blobs, is_kept=is_kept)
             attempt.body = self._runner.run_body(
-                fn, kwargs, body.shape.is_async, context, done, who
+                fn, kwargs, is_async, context, done, who, (body.blobs, is_kept)
             )
         else:
             attempt.resources = body.ray_options

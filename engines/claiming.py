@@ -235,7 +235,7 @@ class Claiming(Attempts):
             if (
                 self._queue
                 or self._rebuilding
-                or self._has_swallowed_its_end()
+                or (self._next_params is not None and self._has_swallowed_its_end())
                 or self._is_over_limit(record)
             ):
                 record.end(loop.now_ms, CANCELLED)  # in memory only: it is never done

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .journal import CANCEL, DO, SLEEP, TIMER, UNDO, WAIT, Record
 
@@ -22,20 +22,15 @@ current_body: contextvars.ContextVar[str] = contextvars.ContextVar("toque_step_b
 class Claim:
     """A record that `run` has asked for in this life of the instance."""
 
-    __slots__ = ("_future", "body", "context", "decode", "record")
+    __slots__ = ("body", "context", "decode", "future", "record")
 
     def __init__(self, record: Record, future: asyncio.Future[Any] | None = None) -> None:
         self.record = record
-        self._future = future
+        self.future: asyncio.Future[Any] = cast(Any, future)
+        """What `run` waits for; a rollback has none."""
         self.decode: Callable[[Record], Any] | None = None
         self.body: BodyCall | None = None
         self.context: contextvars.Context | None = None
-
-    @property
-    def future(self) -> asyncio.Future[Any]:
-        """What `run` waits for."""
-        assert self._future is not None, "a rollback has none"
-        return self._future
 
 
 class Deadline:

@@ -40,7 +40,7 @@ from .on_loop import (
 )
 from .ray_options import shown
 from .resource_body import ResourceCall, Resources, TaskLost
-from .run_port import NOBODY, Around, Body, Done, Plan, Run, RunHooks, Who
+from .run_port import NOBODY, Around, Body, Done, Keep, Plan, Run, RunHooks, Who
 from .workflow import WorkflowDefinition
 
 
@@ -136,11 +136,16 @@ class InProcessCodeHost:
         context: contextvars.Context,
         done: Done,
         who: Who = NOBODY,
+        keep: Keep | None = None,
     ) -> Body:
         if self._notes_tasks:
             in_name_of(who.tag, context)
         if is_async or self.is_inline:
-            make = partial(guarded if is_async else guarded_plain, fn, kwargs)
+            make = (
+                partial(guarded, fn, kwargs, keep)
+                if is_async
+                else partial(guarded_plain, fn, kwargs)
+            )
             work = Lazy(make, self._notes, who.tag)
             return OnLoop(self._loop, work, context, done)
         return _InThread(self._loop, self._threads, self._notes, fn, kwargs, context, done, who)

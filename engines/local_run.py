@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +278,7 @@ class LocalRun:
         self, claim: Claim, number: int, error: RecordedError | None, value: Any
     ) -> None:
         self._claims.pop(claim.record.ordinal, None)
-        self._take(claim, number, partial(self._ended, claim, number, error, value))
+        self._take(claim, number, self._ended, error, value)
 
     def _ended(self, claim: Claim, number: int, error: RecordedError | None, value: Any) -> bool:
         execution = self._execution
@@ -309,10 +309,9 @@ class LocalRun:
         self, claim: Claim, number: int, told_ms: int, problem: RecordedError | None
     ) -> None:
         told = self._execution.delay_told
-        now_ms = self._hooks.now_ms()
-        self._take(claim, number, partial(told, claim, number, told_ms, problem, now_ms))
+        self._take(claim, number, told, told_ms, problem, self._hooks.now_ms())
 
-    def _take(self, claim: Claim, number: int, change: Callable[[], bool]) -> None:
+    def _take(self, claim: Claim, number: int, change: Callable[..., bool], *args: Any) -> None:
         """Take in what became of an attempt. Should that fail, the run is given up and made anew:
         an attempt that nobody has heard of any more would be waited for for ever.
         """
@@ -321,7 +320,7 @@ class LocalRun:
         fault: BaseException | None = None
         is_changed = False
         try:
-            is_changed = change()
+            is_changed = change(claim, number, *args)
         except BaseException as error:
             fault = error  # told outside of this handler, which another run would see
         if fault is not None:

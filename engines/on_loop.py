@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any
 
 from ..runtime.notes import LOOP, Notes
-from .run_port import Done
+from .run_port import Done, Keep
+from .streams import is_stream, kept
 
 
 @Coroutine.register
@@ -133,10 +134,13 @@ def _same(coro: Any) -> Any:
     return coro
 
 
-async def guarded(fn: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+async def guarded(fn: Callable[..., Any], kwargs: dict[str, Any], keep: Keep | None) -> Any:
     """What an async body gives: `(error, value)`. It raises nothing."""
     try:
-        return None, await fn(**kwargs)
+        value = await fn(**kwargs)
+        if keep is not None and is_stream(value):
+            value = await kept(value, keep[0], is_kept=keep[1])
+        return None, value
     except BaseException as error:  # SystemExit would stop the shard's loop
         return error, None
 

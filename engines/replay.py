@@ -87,7 +87,8 @@ class Execution(Claiming):
                 if self.outcome is None and deadline.claim.record.deadline_ms <= now_ms:
                     self._out_of_time(deadline.claim)
             return
-        while self.outcome is None and (self._due or self._inbox):
+        due, inbox = self._due, self._inbox
+        while self.outcome is None and (due.heap or inbox.events):
             if not self._deliver_earliest():
                 return
 

@@ -177,6 +177,10 @@ Done = Callable[[BaseException | None, Any], None]
 """Called once, on the loop and outside any task: the error, or None and the value."""
 
 
+Keep = tuple[BlobStore | None, bool]
+"""Where a stream that a body on the loop gives is written, and whether it is kept."""
+
+
 class Who(NamedTuple):
     """Whose body runs.
 
@@ -218,8 +222,13 @@ class BodyRunner(Protocol):
         context: contextvars.Context,
         done: Done,
         who: Who,
+        keep: Keep | None = None,
     ) -> Body:
-        """Run a body. `done` is never called before this returns."""
+        """Run a body. `done` is never called before this returns.
+
+        Args:
+            keep: of an async body; None: what it gives is no stream, whatever it looks like.
+        """
 
     def run_elsewhere(
         self,

@@ -150,7 +150,8 @@ class WorkflowStep:
             body = self._body(check_step_name(name), fn, config, ray_options)
             if body.shape.needs:
                 refuse_parameters(name, body.shape.needs[0])
-            body.undo = self._rollback(name, rollback, rollback_config)
+            if rollback is not None or rollback_config is not None:
+                body.undo = self._rollback(name, rollback, rollback_config)
             return self._call(name, self._do, name, body)
         if callable(name):
             undo = self._rollback(getattr(name, "__name__", ""), rollback, rollback_config)

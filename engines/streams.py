@@ -97,9 +97,15 @@ def _refuse_in_run() -> None:
         )
 
 
+_NO_STREAMS = frozenset((dict, list, str, int, float, bool, bytes, tuple, type(None)))
+"""Types of most results."""
+
+
 def is_stream(value: Any) -> bool:
     """Whether a body's result is to be written to a file."""
     kind = type(value)
+    if kind in _NO_STREAMS:
+        return False
     return kind is Stream or hasattr(kind, "__anext__") or hasattr(kind, "__next__")
 
 
@@ -114,9 +120,7 @@ def drained(
 
         async def on_loop(**kwargs: Any) -> Any:
             value = await fn(**kwargs)
-            if not is_stream(value):
-                return value
-            return await _drain(value, blobs) if is_kept else _refuse_unkept(value)
+            return await kept(value, blobs, is_kept=is_kept) if is_stream(value) else value
 
         return on_loop
 
@@ -131,6 +135,11 @@ def drained(
         return _drain_plain(value, blobs)
 
     return in_thread
+
+
+async def kept(stream: Any, blobs: BlobStore | None, *, is_kept: bool) -> StreamRef:
+    """The reference to a stream that a body on the loop gave, once it is written."""
+    return await _drain(stream, blobs) if is_kept else _refuse_unkept(stream)
 
 
 def _refuse_unkept(stream: Any) -> NoReturn:
