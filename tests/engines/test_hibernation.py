@@ -54,6 +54,36 @@ async def to_the_wait(rig: Rig, steps: int) -> None:
 # --- leaving ------------------------------------------------------------------------------------
 
 
+async def _seven() -> int:
+    return 7
+
+
+@pytest.mark.parametrize(
+    "flow", [one_step(_seven), napping(), waiting()], ids=["step", "sleep", "wait"]
+)
+async def test_what_an_instance_leaves_is_free_without_a_collection(
+    tmp_path: Path, flow: Any
+) -> None:
+    """Cycles would keep it until the next one, which is dear where many instances live."""
+    async with rigged(tmp_path) as rig:
+        gc.collect()
+        gc.disable()
+        try:
+            await rig.create(flow)
+            await rig.pass_time(1)
+            if (activation := rig.host._live.get(EntityRef("Engine", KEY))) is not None:
+                rig.host.end(activation)
+                del activation
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left = {type(left).__qualname__ for left in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert not left & {"Engine", "Activation", "LocalRun", "Execution", "WorkflowLoop"}
+
+
 async def test_a_waiting_instance_leaves_memory_when_idle_and_wakes_by_replay(
     tmp_path: Path,
 ) -> None:
