@@ -189,7 +189,8 @@ class Survey:
 
     def _souschefs(self, shard: str) -> Iterator[Finding]:
         for table in ("souschef_held", "souschef_parked"):
-            for chef, key, home in self._rows(shard, f"SELECT entity, key, shard FROM {table}"):
+            sql = f"SELECT entity, key, shard FROM {table}"
+            for chef, key, home in self._stores[shard].execute(sql):  # millions may be parked
                 row = self._engine(home, key)
                 if row is not None and (row[0] not in _FINISHED or row[1]):
                     continue

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sqlite3
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -509,3 +510,27 @@ def test_every_fault_stands_in_the_documents() -> None:
     text = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
     for code, kind in KINDS.items():
         assert f"| `{code}` | {kind.meaning} | {kind.mending} |" in text
+
+
+def test_looking_at_many_that_are_parked_takes_no_memory_for_each(
+    made: Path, tmp_path: Path
+) -> None:
+    """Millions may wait."""
+    data = shutil.copytree(made, tmp_path / "data")
+    with closing(sqlite3.connect(data / "shards" / "c0.sqlite", isolation_level=None)) as store:
+        chef, key = store.execute("SELECT entity, key FROM souschef_parked").fetchone()
+        row = store.execute("SELECT * FROM souschef_parked WHERE key = ?", (key,)).fetchone()
+        store.execute("BEGIN")
+        marks = ", ".join("?" * len(row))
+        others = ((f"{chef}{n}", *row[1:]) for n in range(20_000))
+        store.executemany(f"INSERT INTO souschef_parked VALUES ({marks})", others)
+        store.execute("COMMIT")
+    with closing(DataDir.open(data)) as directory:
+        survey = Survey(data, directory.placement, SystemClock().now_ms())
+        tracemalloc.start()
+        try:
+            survey.findings()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 2 * limits.MIB
