@@ -116,22 +116,11 @@ def up(
     log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = LogFormat.TEXT,
 ) -> None:
     """Serve workflows and accounts in production."""
-    if flags.data is None:
-        raise InvalidArgument("name the data directory: --data DIR (or TOQUE_DATA).")
     log_to_stderr(log_format)
     os.environ.pop("TOQUE_TOKEN", None)  # a client's; Ray's processes would hand it to every code
-    if first_token_file is not None and not first_token_file.parent.is_dir():
-        raise InvalidArgument(
-            f"--first-token-file {first_token_file}: there is no folder {first_token_file.parent}; "
-            "make it, or name another file."
-        )
-    if embedded and (fronts or 1) > 1:
-        raise InvalidArgument(
-            "with --embedded shards are in this process, which no other front end reaches; leave "
-            "--fronts or --embedded out."
-        )
+    data = _checked(flags.data, first_token_file, embedded and (fronts or 1) > 1)
     settings = {"data_shards": shards, "control_shards": control_shards}
-    hosted = hosted_on(embedded, path, flags.data, settings, tuple(codec or ()))
+    hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
     options = UpOptions(
         hosted,
         address_of(host),
@@ -147,6 +136,24 @@ def up(
     raise typer.Exit(
         run_server(lambda listen: _serve(options, listen), _failed, as_json=flags.as_json)
     )
+
+
+def _checked(data: Path | None, first_token_file: Path | None, unreachable: bool) -> Path:
+    """The data directory, when what was asked for can be had. `unreachable`: more front ends than
+    can reach the shards."""
+    if data is None:
+        raise InvalidArgument("name the data directory: --data DIR (or TOQUE_DATA).")
+    if first_token_file is not None and not first_token_file.parent.is_dir():
+        raise InvalidArgument(
+            f"--first-token-file {first_token_file}: there is no folder {first_token_file.parent}; "
+            "make it, or name another file."
+        )
+    if unreachable:
+        raise InvalidArgument(
+            "with --embedded shards are in this process, which no other front end reaches; leave "
+            "--fronts or --embedded out."
+        )
+    return data
 
 
 def _failed(error: BaseException) -> int:

@@ -79,13 +79,12 @@ async def start_ray(
     """
     app = App.from_objects(()) if app_path is None else App.from_file(app_path)
     loop = asyncio.get_running_loop()
-    clock = SystemClock()
     async with contextlib.AsyncExitStack() as stack:
         directory = DataDir.open(
             Path(path),
             data_shards=data_shards,
             control_shards=control_shards,
-            created_ms=clock.now_ms(),
+            created_ms=SystemClock().now_ms(),
         )
         stack.callback(directory.close)
         await asyncio.to_thread(keep_app, app, directory)

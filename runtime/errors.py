@@ -267,7 +267,7 @@ class RequestRefused(CallerError):
 
     code = "request.refused"
     number = 10110
-    status = 409
+    status = 422
 
 
 class UnknownMethod(CallerError):

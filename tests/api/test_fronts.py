@@ -103,7 +103,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[str, Fronts]]:
 
 async def until(held: Callable[[], bool]) -> None:
     while not held():
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
 
 
 async def test_front_ends_share_an_address_and_tell_the_figures_of_all(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -100,7 +101,9 @@ async def test_more_calls_than_connections_wait_for_one_as_long_as_a_call_may_ta
 
     class Slow(Told):
         async def answer(self) -> None:
-            await asyncio.sleep(0.1)  # five times what a connection may take
+            never = asyncio.get_running_loop().create_future()
+            with contextlib.suppress(TimeoutError):  # five times what a connection may take
+                await asyncio.wait_for(never, 0.1)
 
     told = Slow((200, "", DONE), (200, "", DONE))
     async with told.client() as client:
