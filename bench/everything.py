@@ -8,7 +8,6 @@ that fails or takes too long is ended, by the ids of its processes, and the othe
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -96,19 +95,7 @@ def run(part: Part, left_s: float) -> str:
         return "took too long"
     finally:
         if process.poll() is None:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let it end what it has started; then end what is left by the ids."""
-    pids = processes.descendants(process.pid)
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        pass
-    processes.kill(pids)
-    process.wait()
+            processes.end(process, STOP_S)
 
 
 def command(

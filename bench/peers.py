@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -132,22 +131,26 @@ def run(
         return None
     command = [f"{root()}/{peer.venv}/bin/python", str(peer.runner)]
     command += ["--workload", workload, "--runs", "1", "--quiet", "0", *options]
-    runner = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, **peer.environment, **(environment or {})},
-    )
-    try:
-        out, errors = runner.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        print(f"  {name} {workload}: no result within {timeout_s:.0f} s", flush=True)
-        return None
-    finally:
-        _end(runner)
+    with tempfile.TemporaryDirectory(prefix="toque-bench-") as scratch:  # what it leaves goes too
+        os.chmod(scratch, 0o777)  # PostgreSQL runs as another user
+        given = {"TMPDIR": scratch, "PEERS_ROOT": str(root())}
+        runner = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **given, **peer.environment, **(environment or {})},
+        )
+        try:
+            out, errors = runner.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            print(f"  {name} {workload}: no result within {timeout_s:.0f} s", flush=True)
+            return None
+        finally:
+            if runner.poll() is None:
+                processes.end(runner, STOP_S)
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     if not lines:
         print(f"  {name} {workload}: no result\n{errors[-400:]}", flush=True)
@@ -161,20 +164,6 @@ def _with_units(line: dict[str, Any]) -> dict[str, Any]:
         line["cpu_ms_per_workflow"] = line["cpu_s"] * 1000 / line["n"]
         line["cpu_ms_per_step"] = line["cpu_ms_per_workflow"] / 10
     return line
-
-
-def _end(runner: subprocess.Popen[str]) -> None:
-    """End a runner that is still there: it ends its servers at SIGINT; else they are ended here."""
-    if runner.poll() is not None:
-        return
-    all_of_it = processes.descendants(runner.pid)
-    runner.send_signal(signal.SIGINT)
-    try:
-        runner.communicate(timeout=STOP_S)
-    except subprocess.TimeoutExpired:
-        pass
-    processes.kill(all_of_it)
-    runner.wait()
 
 
 def stop_postgres() -> None:

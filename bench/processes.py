@@ -6,14 +6,17 @@ import contextlib
 import os
 import platform
 import signal
+import subprocess
 import time
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GONE_S = 10
+_STARTED = 19  # which word of the rest of /proc/PID/stat says when it was started
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -63,6 +66,27 @@ def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
         if all((stat := _stat(pid)) is None or stat[0] == "Z" for pid in chosen):
             return
         time.sleep(0.02)
+
+
+def end(process: subprocess.Popen[Any], stop_s: float, number: int = signal.SIGINT) -> None:
+    """Ask a process to end, and after `stop_s` end it and all that it has started, by their ids.
+
+    What it starts while it is waited for counts too; an id that another process has got since does
+    not.
+    """
+    known: dict[int, str] = {}
+    process.send_signal(number)
+    until = time.monotonic() + stop_s
+    while True:
+        for pid in descendants(process.pid):
+            if (stat := _stat(pid)) is not None:
+                known[pid] = stat[_STARTED]
+        if process.poll() is not None or time.monotonic() > until:
+            break
+        time.sleep(0.1)
+    left = [pid for pid, at in known.items() if (s := _stat(pid)) is not None and s[_STARTED] == at]
+    kill(left)
+    process.communicate()
 
 
 def role(pid: int, root: int) -> str:

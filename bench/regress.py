@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -76,14 +75,8 @@ class Commit:
         try:
             out, errors = process.communicate(timeout=600)
         except BaseException:
-            pids = processes.descendants(process.pid)
-            process.send_signal(signal.SIGINT)
-            try:
-                process.communicate(timeout=STOP_S)
-            except subprocess.TimeoutExpired:
-                pass
-            processes.kill(pids)
-            process.wait()
+            if process.poll() is None:
+                processes.end(process, STOP_S)
             raise
         return subprocess.CompletedProcess(words, process.returncode, out, errors)
 

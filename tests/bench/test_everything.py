@@ -33,6 +33,16 @@ def test_a_part_that_takes_too_long_is_ended_with_its_children(
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
+def test_what_a_part_starts_while_it_is_asked_to_end_is_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = f"trap 'sleep 100 & echo $! > {tmp_path}/pid' INT; while :; do sleep 0.1; done"
+    monkeypatch.setattr(everything, "sys", stand_in(tmp_path / "python", body))
+    monkeypatch.setattr(everything, "STOP_S", 2)
+    assert everything.run(Part(("steps",), 1, 1), 60) == "took too long"
+    assert not is_running(int((tmp_path / "pid").read_text()))
+
+
 @pytest.mark.parametrize(("code", "told"), [(0, "done"), (3, "failed (3)")])
 def test_a_part_tells_how_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, told: str
