@@ -75,7 +75,7 @@ class _Rates:
         """What to tell the Gatekeeper; what has long been quiet is forgotten."""
         arrived, self.arrived = self.arrived, {}
         admitted, self.admitted = self.admitted, Counter()
-        for uuid in {*self.idle, *arrived}:
+        for uuid in dict.fromkeys((*self.idle, *arrived)):  # in the same order in each process
             self.idle[uuid] = 0 if uuid in arrived else self.idle[uuid] + 1
             if self.idle[uuid] > limits.RATE_IDLE_PERIODS:
                 self._forget(uuid)
