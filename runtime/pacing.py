@@ -18,8 +18,11 @@ _ROWS_SPARED = limits.BATCH_ROWS_MAX - limits.PACED_ROWS_MAX
 
 
 def disk_is_behind(store: Store) -> bool:
-    """Whether bulk work is to wait: more than PACED_ROWS_MAX rows wait for the next commit."""
-    return not store.has_room(_ROWS_SPARED, 0)
+    """Whether bulk work is to wait: more than PACED_ROWS_MAX rows wait for the next commit.
+
+    Never while nothing waits, however small a batch may be: no commit would end that.
+    """
+    return store.write_seq > store.durable_seq and not store.has_room(_ROWS_SPARED, 0)
 
 
 def when_disk_went_on(store: Store, go: Callable[[], None]) -> None:
