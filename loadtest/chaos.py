@@ -20,6 +20,7 @@ from ..runtime.datadir import store_path
 from ..runtime.entropy import Entropy
 from ..runtime.errors import InvalidArgument, ToqueError
 from ..runtime.ids import EntityRef, Placement, engine_key
+from .whose import check_serves
 
 _PROBE_EVERY_S = 0.1
 _PROBES_MAX = 20
@@ -50,8 +51,8 @@ def _pids() -> Iterator[int]:
             yield int(entry)
 
 
-def check_killable(data: Path | None) -> list[str]:
-    """The shards that may be killed, or `InvalidArgument`."""
+def check_killable(data: Path | None, url: str | None) -> list[str]:
+    """The shards that may be killed, or `InvalidArgument`: those of the server at the url."""
     if data is None:
         raise InvalidArgument(
             "chaos kills processes of a server on this machine: let the test start one, or name "
@@ -68,6 +69,7 @@ def check_killable(data: Path | None) -> list[str]:
             f"the shards of {data} share one process, whose death would end the server; chaos "
             "needs a server on Ray."
         )
+    check_serves(data, url)
     return sorted(found)
 
 
@@ -133,11 +135,16 @@ class Probe:
             await asyncio.gather(*under_way, return_exceptions=True)
 
 
-async def kill(data: Path, entropy: Entropy) -> str | None:
-    """SIGKILL the process of a shard, chosen at random; its name, or None: nobody was there."""
+async def kill(data: Path, url: str | None, entropy: Entropy) -> str | None:
+    """SIGKILL the process of a shard, chosen at random; its name, or None: nobody was there.
+
+    Raises:
+        InvalidArgument: by now the directory is of a server that is not the one at the url.
+    """
     found = await asyncio.to_thread(owners, data)
     if not found:
         return None
+    await asyncio.to_thread(check_serves, data, url)
     shard = sorted(found)[entropy.randrange(len(found))]
     ended = await asyncio.to_thread(end, [found[shard]])
     return shard if ended else None

@@ -24,6 +24,7 @@ from ..api.cli_output import print_json
 from ..api.client_http import connect
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument
+from ..runtime.files import temporary_of
 from .command import Request
 from .fleet import Access
 from .options import CHAOS, Options, resolved
@@ -40,22 +41,45 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def execute(request: Request) -> int:
     """Run it; gives the exit code."""
     options = resolved(request.scenario, **request.given)
-    for path in (request.out, request.html):
-        _check_writable(path)
+    check_files(request.out, request.html)
     if request.html is not None:
         _check_libraries()
     opening = _opening(request, options)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, _watcher(request) as watcher:
         result = runner.run(_until_signal(opening, options, watcher))
+    return told(request, result)
+
+
+def told(request: Request, result: Result) -> int:
+    """Write the files and print the result; gives the exit code.
+
+    A file that can't be written keeps neither the other one nor what is printed back.
+
+    Raises:
+        InvalidArgument: at the end, if one could not be written.
+    """
+    faults: list[InvalidArgument] = []
     if request.out is not None:
-        write_result(result, request.out)
+        with _kept(faults):
+            write_result(result, request.out)
     if request.html is not None:
-        import_module(".report", __package__).write_report(result, request.html)
+        with _kept(faults):
+            import_module(".report", __package__).write_report(result, request.html)
     if request.flags.as_json:
         print_json(result)
     else:
         print_summary(result)
+    if faults:
+        raise InvalidArgument(" ".join(map(str, faults)))
     return verdict(result)
+
+
+@contextmanager
+def _kept(faults: list[InvalidArgument]) -> Iterator[None]:
+    try:
+        yield
+    except InvalidArgument as error:
+        faults.append(error)
 
 
 def verdict(result: Result) -> int:
@@ -101,9 +125,35 @@ def _check_libraries() -> None:
             raise InvalidArgument(f"the report needs {name}: pip install 'toque[loadtest]'.")
 
 
-def _check_writable(path: Path | None) -> None:
-    if path is not None and not path.parent.is_dir():
-        raise InvalidArgument(f"{path}: there is no folder {path.parent}; make it first.")
+def check_files(out: Path | None, html: Path | None) -> None:
+    """Refuse files that can't be written, by opening them, before anything is sent.
+
+    Raises:
+        InvalidArgument: and says which, and why.
+    """
+    if out is not None and html is not None and out.resolve() == html.resolve():
+        raise InvalidArgument(
+            f"--out and --html both name {out}, and one would replace the other; name two files."
+        )
+    for path in (out, html):
+        if path is not None and not path.parent.is_dir():
+            raise InvalidArgument(f"{path}: there is no folder {path.parent}; make it first.")
+        if path is not None:
+            try:
+                _try_to_write(path)
+            except OSError as error:
+                raise InvalidArgument(
+                    f"{path} can't be written: {error.strerror}. Name another file."
+                ) from None
+
+
+def _try_to_write(path: Path) -> None:
+    """Open the file and the one that is put in its place, and leave both as they were."""
+    for each in (path, temporary_of(path)):
+        is_new = not each.exists()
+        each.open("ab").close()
+        if is_new:
+            each.unlink()
 
 
 def _opening(request: Request, options: Options) -> Opening:

@@ -25,6 +25,7 @@ from ..api.wiring import Runtime
 from ..runtime.clock import SystemClock, stopwatch_s
 from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import InvalidArgument, ToqueError
+from .chaos import check_killable
 from .fleet import Fleet, OwnFleet, ProcessFleet
 from .metrics_http import read_page
 from .objectives import verdicts
@@ -79,7 +80,7 @@ async def run_on(
     watcher.phase("starting")
     async with contextlib.AsyncExitStack() as stack:
         target = await stack.enter_async_context(opening)
-        _check(target, options)
+        await _check(target, options)
         options = _with_limit(target, options)
         await ensure_workflows(target, workflows_of(options))
         await stack.enter_async_context(_limit(target, options))
@@ -109,13 +110,15 @@ async def run_on_runtime(runtime: Runtime, options: Options) -> Result:
     return await run_on(attached_target(runtime), options)
 
 
-def _check(target: Target, options: Options) -> None:
+async def _check(target: Target, options: Options) -> None:
     if options.processes > 1 and target.access is None:
         raise InvalidArgument(
             "--processes needs a server: other processes can't reach an embedded runtime."
         )
     if options.scenario == CHAOS and target.shown.kind in ("embedded", "attached"):
         raise InvalidArgument("chaos kills processes of a server; an embedded runtime has none.")
+    if options.scenario == CHAOS:  # before anything of the server's is touched
+        await asyncio.to_thread(check_killable, target.data, target.shown.url)
 
 
 def _with_limit(target: Target, options: Options) -> Options:

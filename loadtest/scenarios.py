@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from ..runtime import limits
-from ..runtime.errors import OutcomeUnknown, ToqueError
+from ..runtime.errors import InvalidArgument, OutcomeUnknown, ToqueError
 from ..runtime.ids import Placement
 from . import options as names
 from .arrivals import ramp
@@ -332,7 +332,7 @@ async def _terminated(trial: Trial, workflows: Iterable[str]) -> None:
 
 async def chaos(trial: Trial) -> None:
     """Creates at a rate; meanwhile shards' processes are killed, one after another."""
-    shards = await asyncio.to_thread(check_killable, trial.target.data)
+    shards = await asyncio.to_thread(check_killable, trial.target.data, trial.target.shown.url)
     over = asyncio.Event()
     killing = asyncio.ensure_future(_kill_some(trial, shards, over))
     try:
@@ -360,7 +360,11 @@ async def _kill_some(trial: Trial, shards: list[str], over: asyncio.Event) -> No
         if await trial.pause(min(draw, 3 * options.kill_every_s), over):
             return
         began = trial.now()
-        shard = await kill(data, trial.draws)
+        try:
+            shard = await kill(data, trial.target.shown.url, trial.draws)
+        except InvalidArgument as error:  # the server has gone, and another may have come
+            trial.stopped = trial.stopped or f"no more was killed: {error}"
+            return
         if shard is None:
             continue
         killed = Kill(round(began - trial.begin_s, 3), "kill -9", shard)

@@ -18,12 +18,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def temporary_of(path: Path) -> Path:
+    """The file that `write_atomically` fills, and then puts in the place of this one."""
+    return path.with_name(f"{path.name}.tmp")
+
+
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a whole file: after a crash at any point it has the old content or the new one.
 
     One writer at a time; a temporary file that a crash left behind is written over.
     """
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary = temporary_of(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, mode)  # before there is anything to read: it may have been there
