@@ -52,3 +52,11 @@ def parts_of(total: int, parts: int) -> list[int]:
     """A whole number in parts that differ by one at most; their sum is the number."""
     base, odd = divmod(total, parts)
     return [base + (number < odd) for number in range(parts)]
+
+
+def first(times: Iterator[float], count: int | None) -> Iterator[float]:
+    """So many of them, or all."""
+    for number, at in enumerate(times):
+        if count is not None and number >= count:
+            return
+        yield at

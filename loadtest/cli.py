@@ -94,6 +94,9 @@ class Common:
     processes: Annotated[int, typer.Option(help="Processes that send.")] = 1
     drain: Annotated[str, typer.Option(help="How long to wait for the ends at most.")] = "60s"
     seed: Annotated[str, typer.Option(help="Of all that is drawn.")] = "1"
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave instances that have not ended as they are.")
+    ] = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ def _run(flags: Flags, scenario: str, common: Common, created: Created | None, *
         "processes": common.processes,
         "drain_s": common.drain,
         "seed": common.seed,
+        "keep": common.keep,
         **own,
     }
     plain = {name: _plain(name, value) for name, value in given.items()}

@@ -21,7 +21,7 @@ from .result import Latency, Result
 
 Outcome = Literal["better", "worse", "same", "unclear"]
 
-IGNORED_OPTIONS = frozenset({"seed", "slo"})
+IGNORED_OPTIONS = frozenset({"keep", "seed", "slo"})
 """Options that don't change what is measured."""
 _PROCESSORS = frozenset({"aarch64", "amd64", "AMD64", "arm64", "x86_64"})
 _CALLS = "gatekeeper_calls_per_s"

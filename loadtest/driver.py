@@ -9,8 +9,8 @@ under way are given up and counted as unknown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
 from ..api.changes import Change
 from ..api.client_port import Backend
@@ -20,8 +20,8 @@ from ..runtime import limits
 from ..runtime.entropy import Entropy, SeededEntropy
 from ..runtime.errors import OutcomeUnknown, ToqueError
 from . import load as kinds
-from .arrivals import arrivals
-from .load import Load, Stream
+from .arrivals import arrivals, first
+from .load import Load, Stream, bounds
 from .recorder import Recorder, Tally
 
 T = TypeVar("T")
@@ -33,6 +33,26 @@ _LATE_GRACE_S = 10.0
 _CLOSED_CHECK_S = 0.2
 _RECENT_MAX = 1_000
 _PAGE = {"per_page": "50"}
+
+
+class Part(NamedTuple):
+    """Which call of an operation one is; an operation is counted once, however many it takes."""
+
+    is_first: bool
+    is_last: bool
+
+
+_WHOLE, _FIRST, _BETWEEN, _LAST = (
+    Part(True, True), Part(True, False), Part(False, False), Part(False, True),
+)  # fmt: skip
+
+
+class _Operation(NamedTuple):
+    """One that is due: its name, where it is counted, and when it was due."""
+
+    kind: str
+    tally: Tally
+    due: float
 
 
 class Driver:
@@ -89,7 +109,7 @@ class _Sending:
         self._recent: list[str] = []
         self._draws = SeededEntropy(f"{load.seed}/{stream.group}/{stream.workflow}")
         self._choices = list(stream.weights)
-        self._bounds = _bounds(stream.weights)
+        self._bounds = bounds(stream.weights)
 
     async def run(self) -> None:
         """Send."""
@@ -110,7 +130,7 @@ class _Sending:
         stream, rate = self._stream, self._stream.rate
         assert rate is not None
         begin = self._now()
-        times = _first(arrivals(stream.arrivals, rate, stream.seconds, self._draws), stream.count)
+        times = first(arrivals(stream.arrivals, rate, stream.seconds, self._draws), stream.count)
         for at in times:
             due = begin + at
             while (left := due - self._now()) > 0 and not self._stop.is_set():
@@ -126,11 +146,14 @@ class _Sending:
     async def _closed(self) -> None:
         stream = self._stream
         until = self._now() + stream.seconds
+        size = limits.CREATE_BATCH_MAX if kinds.BATCH in stream.weights else 1
         sent, most = 0, stream.count
-        if most is not None and kinds.BATCH in stream.weights:
-            most = -(-most // limits.CREATE_BATCH_MAX)
+        if most is not None:
+            most = -(-most // size)
         while (most is None or sent < most) and not self._stop.is_set():
             if not await self._has_room(until):
+                if stream.count is not None:  # so many were due, and there was no time for these
+                    self._not_sent(max(0, stream.count - sent * size))
                 return
             sent += 1
             self._start(self._now())
@@ -147,7 +170,7 @@ class _Sending:
         return not self._stop.is_set() and self._now() < until
 
     def _not_sent(self, count: int) -> None:
-        if self._stop.is_set():
+        if self._stop.is_set() or not count:
             return
         tally = self._recorder.group(self._stream.group or kinds.CREATE)
         self._recorder.offered(tally, count)
@@ -164,7 +187,8 @@ class _Sending:
         tally = self._recorder.group(self._stream.group or kind)
         self._room -= 1
         self._recorder.in_flight += 1
-        task = asyncio.ensure_future(_OPERATIONS[kind](self, tally, due))
+        operation = _Operation(kind, tally, due)
+        task = asyncio.ensure_future(_OPERATIONS[kind](self, operation))
         self._tasks.add(task)
         task.add_done_callback(self._over)
 
@@ -194,10 +218,16 @@ class _Sending:
         return self._load.id_of(group, number)
 
     async def _call(
-        self, tally: Tally, work: Callable[[str], Awaitable[T]], count: int = 1
+        self,
+        operation: _Operation,
+        work: Callable[[str], Awaitable[T]],
+        count: int = 1,
+        part: Part = _WHOLE,
     ) -> T | None:
-        """One operation with its repeats; None: it was refused or failed, and is counted so."""
-        self._recorder.offered(tally, count)
+        """A call with its repeats; None: it was refused or failed, and its operation with it."""
+        tally = operation.tally
+        if part.is_first:
+            self._recorder.offered(tally, count)
         key = self._new_id()
         until = self._now() + self._load.retry_for_s
         tries = 0
@@ -211,7 +241,8 @@ class _Sending:
                         self._count(tally, error, count)
                         return None
                 else:
-                    self._recorder.accepted(tally, count)
+                    if part.is_last:
+                        self._recorder.accepted(tally, count)
                     return found
                 tries += 1
                 tally.counts.retries += 1
@@ -228,26 +259,33 @@ class _Sending:
         else:
             self._recorder.failed(tally, error.code, count)
 
-    async def _create(self, tally: Tally, due: float) -> None:
+    async def _create(self, operation: _Operation) -> None:
         wait_ms = self._stream.wait_ms
-        await self._made(tally, due, self._stream.workflow, self._params, wait_ms)
+        await self._made(operation, self._stream.workflow, self._params, wait_ms)
 
-    async def _create_wait(self, tally: Tally, due: float) -> None:
+    async def _create_wait(self, operation: _Operation) -> None:
         await self._made(
-            tally, due, self._stream.workflow, self._params, limits.LOADTEST_WAIT_MS
+            operation, self._stream.workflow, self._params, limits.LOADTEST_WAIT_MS
         )  # fmt: skip
 
     async def _made(
-        self, tally: Tally, due: float, workflow: str, params: bytes, wait_ms: int = 0
+        self,
+        operation: _Operation,
+        workflow: str,
+        params: bytes,
+        wait_ms: int = 0,
+        part: Part = _WHOLE,
     ) -> InstanceStatus | None:
-        new = NewInstance(self._next_id(self._stream.group or kinds.CREATE), params)
+        tally, due = operation.tally, operation.due
+        new = NewInstance(self._next_id(self._stream.group or operation.kind), params)
         sent = self._now()
         found = await self._call(
-            tally, lambda key: self._backend.create(workflow, new, wait_ms, key)
+            operation, lambda key: self._backend.create(workflow, new, wait_ms, key), part=part
         )
-        if found is None:
-            return None
         now = self._now()
+        if found is None:
+            tally.latencies.add("create_failed", (now - due) * 1000)
+            return None
         self._recorder.created += 1
         if wait_ms:
             tally.latencies.add("create_wait", (now - due) * 1000)
@@ -261,7 +299,7 @@ class _Sending:
                 self._recent[self._draws.randrange(_RECENT_MAX)] = found.id
         return found
 
-    async def _batch(self, tally: Tally, due: float) -> None:
+    async def _batch(self, operation: _Operation) -> None:
         left = (self._stream.count or 0) - self._number
         size = min(limits.CREATE_BATCH_MAX, left)
         if size < 1:
@@ -269,60 +307,72 @@ class _Sending:
         news = [NewInstance(self._next_id(self._stream.group), self._params) for _ in range(size)]
         workflow = self._stream.workflow
         found = await self._call(
-            tally, lambda key: self._backend.create_batch(workflow, news, key), size
+            operation, lambda key: self._backend.create_batch(workflow, news, key), size
         )
         if found is not None:
             self._recorder.created += size
-            tally.latencies.add("create_batch", (self._now() - due) * 1000)
+            took_ms = (self._now() - operation.due) * 1000
+            operation.tally.latencies.add("create_batch", took_ms)
 
-    async def _status(self, tally: Tally, due: float) -> None:
+    async def _status(self, operation: _Operation) -> None:
         if not self._recent:
-            await self._create(tally, due)
+            await self._create(operation)
             return
         one = self._recent[self._draws.randrange(len(self._recent))]
-        await self._timed(tally, "status", due, lambda key: self._backend.get(
+        await self._timed(operation, "status", operation.due, lambda key: self._backend.get(
             self._stream.workflow, one, with_steps=False, wait_ms=0))  # fmt: skip
 
-    async def _list(self, tally: Tally, due: float) -> None:
-        await self._timed(tally, "list", due, lambda key: self._backend.list_page(
+    async def _list(self, operation: _Operation) -> None:
+        await self._timed(operation, "list", operation.due, lambda key: self._backend.list_page(
             self._stream.workflow, _PAGE, None))  # fmt: skip
 
     async def _timed(
-        self, tally: Tally, name: str, due: float, work: Callable[[str], Awaitable[T]]
+        self,
+        operation: _Operation,
+        name: str,
+        due: float,
+        work: Callable[[str], Awaitable[T]],
+        part: Part = _WHOLE,
     ) -> T | None:
-        found = await self._call(tally, work)
+        found = await self._call(operation, work, part=part)
         if found is not None:
-            tally.latencies.add(name, (self._now() - due) * 1000)
+            operation.tally.latencies.add(name, (self._now() - due) * 1000)
         return found
 
-    async def _event(self, tally: Tally, due: float) -> None:
-        made = await self._waiter(tally, due)
+    async def _event(self, operation: _Operation) -> None:
+        made = await self._waiter(operation)
         if made is not None:
-            await self._timed(tally, "event", self._now(), lambda key: self._backend.send_event(
-                self._stream.waiter, made.id, "go", b"null", key))  # fmt: skip
+            await self._timed(operation, "event", self._now(), lambda key: (
+                self._backend.send_event(self._stream.waiter, made.id, "go", b"null", key)
+            ), _LAST)  # fmt: skip
 
-    async def _waiter(self, tally: Tally, due: float) -> InstanceStatus | None:
-        return await self._made(tally, due, self._stream.waiter, b"null")
+    async def _waiter(self, operation: _Operation) -> InstanceStatus | None:
+        return await self._made(operation, self._stream.waiter, b"null", part=_FIRST)
 
-    async def _changed(self, tally: Tally, made: InstanceStatus, change: str) -> bool:
-        found = await self._timed(tally, change, self._now(), lambda key: (
+    async def _changed(
+        self, operation: _Operation, made: InstanceStatus, change: str, part: Part
+    ) -> bool:
+        found = await self._timed(operation, change, self._now(), lambda key: (
             self._backend.change_status(self._stream.waiter, made.id, Change(change), key)
-        ))  # fmt: skip
+        ), part)  # fmt: skip
         return found is not None
 
-    async def _pause_resume(self, tally: Tally, due: float) -> None:
-        made = await self._waiter(tally, due)
-        if made is not None and await self._changed(tally, made, "pause"):
-            await self._changed(tally, made, "resume")
-            await self._changed(tally, made, "terminate")
+    async def _pause_resume(self, operation: _Operation) -> None:
+        made = await self._waiter(operation)
+        if (
+            made is not None
+            and await self._changed(operation, made, "pause", _BETWEEN)
+            and await self._changed(operation, made, "resume", _BETWEEN)
+        ):
+            await self._changed(operation, made, "terminate", _LAST)
 
-    async def _terminate(self, tally: Tally, due: float) -> None:
-        made = await self._waiter(tally, due)
+    async def _terminate(self, operation: _Operation) -> None:
+        made = await self._waiter(operation)
         if made is not None:
-            await self._changed(tally, made, "terminate")
+            await self._changed(operation, made, "terminate", _LAST)
 
 
-_OPERATIONS: dict[str, Callable[[_Sending, Tally, float], Awaitable[None]]] = {
+_OPERATIONS: dict[str, Callable[[_Sending, _Operation], Awaitable[None]]] = {
     kinds.CREATE: _Sending._create,
     kinds.BATCH: _Sending._batch,
     kinds.CREATE_WAIT: _Sending._create_wait,
@@ -344,19 +394,3 @@ def _pause_s(error: ToqueError, tries: int) -> float:
     if not (isinstance(error, OutcomeUnknown) or error.retryable or is_refusal(error)):
         return float("inf")
     return min(limits.CLIENT_RETRY_MAX_MS, limits.CLIENT_RETRY_MIN_MS << min(tries, 16)) / 1000
-
-
-def _bounds(weights: dict[str, float]) -> list[float]:
-    total, bounds, so_far = sum(weights.values()), [], 0.0
-    for weight in weights.values():
-        so_far += weight
-        bounds.append(so_far / total)
-    bounds[-1] = 1.0
-    return bounds
-
-
-def _first(times: Iterator[float], count: int | None) -> Iterator[float]:
-    for number, at in enumerate(times):
-        if count is not None and number >= count:
-            return
-        yield at

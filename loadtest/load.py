@@ -101,3 +101,13 @@ def split(load: Load, parts: int) -> list[Load]:
             msgspec.structs.replace(load, streams=streams, part=part, seed=f"{load.seed}/{part}")
         )
     return found
+
+
+def bounds(weights: dict[str, float]) -> list[float]:
+    """Where each weight ends, with all of them between 0 and 1."""
+    total, found, so_far = sum(weights.values()), list[float](), 0.0
+    for weight in weights.values():
+        so_far += weight
+        found.append(so_far / total)
+    found[-1] = 1.0
+    return found

@@ -2,7 +2,8 @@
 
     p99_start_ms=100        a percentile (p50, p90, p99, p999), max or mean of a latency, at most
     quiet.p99_create_ms=250 the same of a group
-    error_rate=0.01         failed operations, as a part of the offered ones, at most
+    error_rate=0.01         failed operations, and instances that failed or had not ended when
+                            they should, as a part of the offered operations, at most
     refusal_rate=0.05       refused ones, likewise
     completed_per_s=250     instances that ended well a second, at least
     accepted_per_s=300      operations that were answered well a second, at least
@@ -10,7 +11,8 @@
     share_error=0.1         of fairness, at most
     held_rate=200           of a ramp: the last rate at which the other objectives held, at least
 
-What was not measured is not met: an objective that tests nothing would always be.
+What was not measured is not met: an objective that tests nothing would always be. Nor is one of
+`start`, `end` or `wake` while an instance has not got so far: how long it takes is not known.
 """
 
 from __future__ import annotations
@@ -83,11 +85,33 @@ def verdicts(objectives: list[Objective], result: Result) -> list[Verdict]:
     met, or of the first one if none held, and what is asked of the rate itself.
     """
     if not result.ramp:
-        return [each.verdict(measured(each.name, result)) for each in objectives]
+        return [judged(each, result) for each in objectives]
     of_rate = [each for each in objectives if each.name == HELD_RATE]
     held = [step for step in result.ramp if step.held]
     told = (held[-1] if held else result.ramp[0]).slos
     return [*told, *(each.verdict(result.held_rate) for each in of_rate)]
+
+
+def judged(objective: Objective, result: Result) -> Verdict:
+    """An objective beside what was measured."""
+    found = objective.verdict(measured(objective.name, result))
+    if not found.met or not _open_of(objective.name, result):
+        return found
+    return Verdict(found.objective, found.measured, False)
+
+
+def _open_of(name: str, result: Result) -> int:
+    """Instances whose time an objective is about, and is not known yet."""
+    match = _LATENCY.match(name) if name not in _PLAIN else None
+    counts = result.counts
+    if match is None:
+        return 0
+    if match["group"] is not None:
+        group = result.groups.get(match["group"])
+        counts = Counts() if group is None else group.counts
+    return {"start": counts.unstarted, "end": counts.unfinished, "wake": counts.unfinished}.get(
+        match["name"], 0
+    )
 
 
 def measured(name: str, result: Result) -> float | None:
@@ -118,12 +142,17 @@ def part_of(count: int, counts: Counts) -> float | None:
     return count / counts.offered if counts.offered else None
 
 
+def _wrong(counts: Counts) -> int:
+    """Operations that failed, or whose instances did; an operation may have made more of them."""
+    return min(counts.offered, counts.failed + counts.errored + counts.unfinished)
+
+
 def _rate(count: int, result: Result) -> float | None:
     return count / result.wall_s if result.wall_s > 0 else None
 
 
 _PLAIN: dict[str, Callable[[Result], float | None]] = {
-    "error_rate": lambda found: part_of(found.counts.failed, found.counts),
+    "error_rate": lambda found: part_of(_wrong(found.counts), found.counts),
     "refusal_rate": lambda found: part_of(found.counts.refused, found.counts),
     "completed_per_s": lambda found: _rate(found.counts.completed, found),
     "accepted_per_s": lambda found: _rate(found.counts.accepted, found),

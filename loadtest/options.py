@@ -80,6 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         kills: at most.
         mix: weights of operations.
         slo: objectives.
+        keep: instances that have not ended when the test is over are left as they are.
     """
 
     scenario: str
@@ -107,6 +108,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     kills: int = 100
     mix: dict[str, float] = {}
     slo: list[str] = []
+    keep: bool = False
 
     @property
     def objectives(self) -> list[Objective]:

@@ -109,6 +109,10 @@ class Recorder:
         tally.counts.accepted += count
         self._tick.accepted += count
 
+    def taken_back(self, tally: Tally) -> None:
+        """One that was answered well is to count otherwise: what belonged to it was not."""
+        tally.counts.accepted -= 1
+
     def create_took(self, tally: Tally, ms: float) -> None:
         """A create was answered, so long after it was due."""
         tally.latencies.add("create", ms)

@@ -83,7 +83,7 @@ def _tiles(result: Result) -> Iterator[Tile]:
         yield Tile("completed a second", number(counts.completed / result.wall_s))
     if result.held_rate is not None:
         yield Tile("last rate that held", number(result.held_rate))
-    yield Tile("failed", count(counts.failed + counts.errored))
+    yield Tile("failed", count(counts.failed + counts.errored + counts.unfinished))
     for name in ("create", "start", "end"):
         latency = result.latencies.get(name)
         if latency is not None and latency.count:

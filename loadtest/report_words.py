@@ -32,7 +32,8 @@ LATENCIES = {
 }
 """What each latency is; one that is not here is called by its name."""
 LATENCY_COLUMNS = ("count", "mean", "p50", "p90", "p99", "p99.9", "max")
-COUNTS = ("offered", "accepted", "refused", "failed", "completed", "errored", "retries", "unknown")
+COUNTS = ("offered", "accepted", "refused", "failed", "completed", "errored", "retries", "unknown",
+          "unfinished", "unstarted")  # fmt: skip
 MARKS = {"better": "▲ better", "worse": "▼ worse", "same": "= same", "unclear": "? unclear"}
 COMPARED_COLUMNS = ("figure", "unit", "first", "second", "change", "noise", "")
 

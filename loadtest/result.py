@@ -51,6 +51,8 @@ class Counts(msgspec.Struct):
         completed, errored: instances that ended, well or not.
         retries: tries after the first ones.
         unknown: operations of which nobody knows whether they took effect.
+        unfinished: instances that should have ended, and had not; `unstarted`: those of them
+            that had not even begun.
     """
 
     offered: int = 0
@@ -61,6 +63,8 @@ class Counts(msgspec.Struct):
     errored: int = 0
     retries: int = 0
     unknown: int = 0
+    unfinished: int = 0
+    unstarted: int = 0
 
     def add(self, other: Counts) -> None:
         """Add another's."""
@@ -132,6 +136,7 @@ class Result(msgspec.Struct, kw_only=True):
         processes: by name: `rss_mib_max`, `cpu_s`.
         fairness: `share_error`: the mean part of the slots that the wrong workflow had.
         ramp, held_rate: of a ramp: its steps, and the last rate at which every objective held.
+        terminated: instances that had not ended when the test was over, and that it ended.
     """
 
     schema: str = SCHEMA
@@ -156,6 +161,7 @@ class Result(msgspec.Struct, kw_only=True):
     slos: list[Verdict] = []
     ramp: list[RampStep] = []
     held_rate: float | None = None
+    terminated: int = 0
 
 
 class _Head(msgspec.Struct):

@@ -82,7 +82,7 @@ async def run_on(
         target = await stack.enter_async_context(opening)
         await _check(target, options)
         options = _with_limit(target, options)
-        await ensure_workflows(target, workflows_of(options))
+        await ensure_workflows(target, workflows_of(options), options.workflow is None)
         await stack.enter_async_context(_limit(target, options))
         fleet = await _fleet(stack, target, options)
         clock = SystemClock()
@@ -100,6 +100,8 @@ async def run_on(
         started_ms = clock.now_ms()
         async with _sampling(trial, watcher.sample, every_s):
             await RUN[options.scenario](trial)
+        if not options.keep:
+            await trial.end_rest(workflows_of(options))
         if trial.stop.is_set():
             trial.stopped = INTERRUPTED
         return await _result(trial, started_ms)
@@ -281,6 +283,7 @@ async def _result(trial: Trial, started_ms: int) -> Result:
         fairness=None if share is None else {"share_error": round(share, 4)},
         ramp=trial.ramp,
         held_rate=trial.held_rate,
+        terminated=trial.terminated,
     )
     result.slos = verdicts(options.objectives, result)
     return result

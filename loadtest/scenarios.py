@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
 from ..runtime import limits
-from ..runtime.errors import InvalidArgument, OutcomeUnknown, ToqueError
+from ..runtime.errors import InstanceNotFound, InvalidArgument, OutcomeUnknown, ToqueError
 from ..runtime.ids import Placement
 from . import options as names
 from .arrivals import ramp
 from .chaos import PROBED, Probe, check_killable, kill
 from .driver import is_refusal
 from .load import BATCH, CREATE, Load, Stream, split
-from .objectives import HELD_RATE, measured, parse_objective
+from .objectives import HELD_RATE, judged, parse_objective
 from .options import Options
 from .recorder import Recorder
 from .result import Kill, Machine, RampStep, Result, Target
-from .trial import Trial
+from .trial import LIVE, Trial
 
 RAMP_OBJECTIVES = ("p99_create_ms=250", "error_rate=0.01", "refusal_rate=0.01")
 """What has to hold if no objective was named."""
-_STEP_DRAIN_S = 3.0
 _LEAD_S = 3.0
 _BATCHED_PER_S = 400
 _RECOVERY_MAX_S = 60.0
@@ -79,9 +78,15 @@ async def _sent_and_ended(trial: Trial, stream: Stream) -> None:
     load = trial.load(stream)
     trial.phase("sending")
     await trial.send(load)
-    if not _never_ends(trial.options):
-        await trial.drain([stream.workflow], trial.options.drain_s)
-    await trial.sweep(load)
+    await _ended(trial, load)
+
+
+async def _ended(trial: Trial, load: Load) -> None:
+    """Wait for the ends, if there are any to come, and read them."""
+    ends = not _never_ends(trial.options)
+    if ends:
+        await trial.drain([load], trial.options.drain_s)
+    await trial.sweep(load, ends=ends)
 
 
 def _never_ends(options: Options) -> bool:
@@ -124,14 +129,15 @@ async def ramped(trial: Trial) -> None:
         began = trial.now()
         await trial.send(load, step)
         sent_s = trial.now() - began
-        created = trial.recorder.created + step.created
-        await trial.until_ended(created, _STEP_DRAIN_S)
-        await trial.sweep(load, step)
+        ends = not _never_ends(options)
+        if ends:
+            await trial.until_none([load], LIVE, options.drain_s)
+        await trial.sweep(load, step, ends=ends)
         found = _outcome(trial, step, sent_s)
         trial.recorder.merge(step.part())
         if trial.stop.is_set():
             return
-        told = [each.verdict(measured(each.name, found)) for each in objectives]
+        told = [judged(each, found) for each in objectives]
         held = all(each.met for each in told)
         trial.ramp.append(RampStep(round(rate, 3), held, told))
         if not held:
@@ -166,9 +172,7 @@ async def queue(trial: Trial) -> None:
     if not trial.stop.is_set():
         trial.phase("listing")
         await _walk(trial, stream.workflow)
-    if not _never_ends(options):
-        await trial.drain([stream.workflow], options.drain_s)
-    await trial.sweep(load)
+    await _ended(trial, load)
 
 
 async def _walk(trial: Trial, workflow: str) -> None:
@@ -179,15 +183,13 @@ async def _walk(trial: Trial, workflow: str) -> None:
         if trial.stop.is_set():
             return
         began = trial.now()
-        trial.recorder.offered(tally)
         try:
             page = await trial.target.final.list_page(
                 workflow, {"per_page": str(limits.PER_PAGE_MAX)}, cursor
             )
         except ToqueError as error:
-            trial.recorder.failed(tally, error.code)
+            trial.stopped = trial.stopped or f"the list could not be read: {error}"
             return
-        trial.recorder.accepted(tally)
         tally.latencies.add("list", (trial.now() - began) * 1000)
         cursor = page.cursor
         if cursor is None:
@@ -217,24 +219,16 @@ async def waiters(trial: Trial) -> None:
     trial.phase("making them")
     await trial.send(load)
     trial.phase("waiting until they wait")
-    await _until_waiting(trial, workflow)
+    await trial.until_none([load], ("queued", "running"), options.drain_s)
     if options.waits_for == "sleep":
-        await trial.drain([workflow], lead_s + options.drain_s)
+        await trial.drain([load], lead_s + options.drain_s)
         await trial.sweep(load, due=lambda line: until_s * 1000.0)
         return
     sent: dict[str, float] = {}
     trial.phase("waking them")
     await _wake(trial, workflow, _ids(trial, load), sent)
-    await trial.drain([workflow], options.drain_s)
+    await trial.drain([load], options.drain_s)
     await trial.sweep(load, due=lambda line: sent.get(line.id))
-
-
-async def _until_waiting(trial: Trial, workflow: str) -> None:
-    until = trial.now() + trial.options.drain_s
-    while not trial.stop.is_set() and trial.now() < until:
-        if await trial.counted(workflow, "waiting") >= trial.recorder.created:
-            return
-        await trial.pause(0.25)
 
 
 def _ids(trial: Trial, load: Load) -> list[str]:
@@ -245,7 +239,6 @@ def _ids(trial: Trial, load: Load) -> list[str]:
 async def _wake(trial: Trial, workflow: str, ids: list[str], sent: dict[str, float]) -> None:
     """Send each an event; one by one if asked for, each then waited for."""
     left = iter(ids)
-    tally = trial.recorder.group(CREATE)
     one_by_one = trial.options.wake == "one"
     until = trial.now() + trial.options.duration_s
 
@@ -257,9 +250,8 @@ async def _wake(trial: Trial, workflow: str, ids: list[str], sent: dict[str, flo
             if one_by_one and one in sent:
                 try:
                     await trial.client.instance(workflow, one).wait(trial.options.drain_s)
-                except (ToqueError, TimeoutError) as error:
-                    code = error.code if isinstance(error, ToqueError) else "timeout"
-                    trial.recorder.failed(tally, code)
+                except (ToqueError, TimeoutError):
+                    pass  # whether it has ended is read from the lists, as of all
 
     lanes = 1 if one_by_one else max(trial.options.in_flight, 64)
     await asyncio.gather(*(worker() for _ in range(lanes)))
@@ -269,17 +261,18 @@ async def _event(trial: Trial, workflow: str, one: str, sent: dict[str, float]) 
     recorder = trial.recorder
     tally = recorder.group(CREATE)
     key = f"{one}.go"
-    recorder.offered(tally)
     began = trial.now()
     try:
         at = await trial.target.final.send_event(workflow, one, "go", b"null", key)
+    except InstanceNotFound:
+        return  # it was not made, and counts as that
     except ToqueError as error:
+        recorder.taken_back(tally)
         if is_refusal(error):
             recorder.refused(tally, error.code)
         else:
             recorder.failed(tally, error.code, unknown=isinstance(error, OutcomeUnknown))
         return
-    recorder.accepted(tally)
     tally.latencies.add("event", (trial.now() - began) * 1000)
     sent[one] = datetime.fromisoformat(at).timestamp() * 1000
 
@@ -315,19 +308,9 @@ async def noisy_neighbour(trial: Trial) -> None:
     settling_s = min(_SETTLING_S, options.duration_s / 4)
     trial.samples.shares_from_s = trial.now() - trial.begin_s + settling_s
     await trial.send(quiet)
-    await trial.drain(_quiets(options), options.drain_s)
-    for load in (noisy, quiet):
-        await trial.sweep(load)
-    await _terminated(trial, [NOISY])
-
-
-async def _terminated(trial: Trial, workflows: Iterable[str]) -> None:
-    """End what is left, so that the server is as it was."""
-    for workflow in workflows:
-        try:
-            await trial.client.terminate_instances(workflow)
-        except ToqueError as error:
-            trial.stopped = trial.stopped or f"the rest of {workflow} could not be ended: {error}"
+    await trial.drain([quiet], options.drain_s)
+    await trial.sweep(noisy, ends=False)  # its queue is there to be long, not to be done
+    await trial.sweep(quiet)
 
 
 async def chaos(trial: Trial) -> None:
@@ -344,8 +327,7 @@ async def chaos(trial: Trial) -> None:
     finally:
         killing.cancel()
         await asyncio.gather(killing, return_exceptions=True)
-    await trial.drain([load.streams[0].workflow], trial.options.drain_s)
-    await trial.sweep(load)
+    await _ended(trial, load)
 
 
 async def _kill_some(trial: Trial, shards: list[str], over: asyncio.Event) -> None:

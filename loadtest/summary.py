@@ -76,6 +76,8 @@ def _summary(result: Result) -> Iterator[RenderableType]:
     if result.wall_s:
         told.append(f"{number(result.counts.completed / result.wall_s)} completed a second")
     yield _line(", ".join(told) or "nothing was offered")
+    if result.terminated:
+        yield _line(f"{count(result.terminated)} left when it was over, terminated", "dim")
     yield from _latencies(result)
     for word, codes in (("refused", result.refusals), ("failed", result.failures)):
         ordered = sorted(codes.items(), key=lambda item: (-item[1], item[0]))

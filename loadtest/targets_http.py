@@ -27,8 +27,9 @@ from ..api.client import Client
 from ..api.client_embedded import EmbeddedBackend
 from ..api.client_http import HttpBackend
 from ..api.client_port import Backend
-from ..api.client_values import CallOptions
+from ..api.client_values import CallOptions, WorkflowSummary
 from ..api.wiring import DEFAULT_ACCOUNT, NO_RATES, Runtime, start_embedded
+from ..engines.bundle_store import read_app
 from ..gatekeeper.messages import LimitsChange
 from ..runtime import limits
 from ..runtime.entropy import SystemEntropy
@@ -239,27 +240,35 @@ async def attached_target(
     )
 
 
-async def ensure_workflows(target: Target, wanted: set[str]) -> None:
-    """See that the workflows are there; the test's own are deployed where one is missing.
+async def ensure_workflows(target: Target, wanted: set[str], own: bool = True) -> None:
+    """See that the workflows are there; the test's own are deployed where one is missing or old.
+
+    Args:
+        target: where.
+        wanted: their names.
+        own: whether they are the test's own, which have to have its code; else somebody's.
 
     Raises:
         WorkflowNotFound: one that is not the test's own is missing.
-        InvalidArgument: the token may not deploy.
+        InvalidArgument: the token may not deploy, or a name is taken by somebody's workflow.
     """
-    missing = [name for name in sorted(wanted) if not await _is_there(target, name)]
-    if not missing:
-        return
+    found = {name: await _found(target, name) for name in sorted(wanted)}
+    missing = [name for name, summary in found.items() if summary is None]
     foreign = [name for name in missing if not hasattr(app, name)]
     if foreign:
         raise WorkflowNotFound(
             f"there is no workflow {foreign[0]!r} in account {target.account!r}; deploy it first, "
             "or leave --workflow out: the test has workflows of its own."
         )
-    if target.access is None:
+    if missing and target.access is None:
         raise WorkflowNotFound(
             f"the runtime has no workflow {missing[0]!r}; start it with the file {APP.name} of "
             "toque.loadtest, or name a workflow of its own."
         )
+    there = [summary for summary in found.values() if summary is not None]
+    is_old = own and target.access is not None and await _is_old(target, there)
+    if not missing and not is_old:
+        return
     try:
         await target.client.scripts.deploy(APP, SCRIPT)
     except Forbidden:
@@ -269,14 +278,30 @@ async def ensure_workflows(target: Target, wanted: set[str]) -> None:
         ) from None
 
 
-async def _is_there(target: Target, name: str) -> bool:
-    """Whether the workflow is; a server that is not there is told soon, since a person waits."""
+async def _is_old(target: Target, there: list[WorkflowSummary]) -> bool:
+    """Whether the script of the test has other code than this version's; refuses others' names."""
+    if not there:
+        return False
+    ours = (await asyncio.to_thread(read_app, APP)).code_hash
+    codes = {each.script: each.code_hash for each in await target.client.scripts.list()}
+    other = [each for each in there if codes.get(each.script_name) != ours]
+    for each in other:
+        if each.script_name != SCRIPT:
+            raise InvalidArgument(
+                f"workflow {each.name!r} of account {target.account!r} is of script "
+                f"{each.script_name!r}, not the load test's, which needs that name. Test it with "
+                f"--workflow {each.name}, or use another account."
+            )
+    return bool(other)
+
+
+async def _found(target: Target, name: str) -> WorkflowSummary | None:
+    """The workflow, if it is there; a server that is not is told soon, since a person waits."""
     try:
         soon = target.client.with_options(retry_for=limits.CLI_RETRY_FOR_MS / 1000)
-        await soon.get_workflow(name)
+        return await soon.get_workflow(name)
     except WorkflowNotFound:
-        return False
-    return True
+        return None
 
 
 def encoded(params: Any) -> str:

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ..api.client_values import InstanceLine
+from ..api.listing import FINAL_STATUSES, STATUSES
 from ..runtime import limits
 from ..runtime.clock import Clock
 from ..runtime.entropy import Entropy, SeededEntropy
@@ -28,8 +29,8 @@ from .targets_http import Target
 Phase = Callable[[str], None]
 Due = Callable[[InstanceLine], float | None]
 _CHECK_S = 0.1
-_SETTLED_PAGES = 3
-_LIVE = ("queued", "running", "waiting", "paused", "waitingForPause", "rollingBack")
+_CHECK_MOST_S = 2.0
+LIVE = tuple(status for status in STATUSES if status not in FINAL_STATUSES)
 
 
 class Span(NamedTuple):
@@ -61,6 +62,8 @@ class Trial:
         stopped: why it ended early.
         sent_s: seconds in which loads were sent.
         span: of the instances that were seen.
+        lists_lost: the lists can't be read any more, so nothing else is asked.
+        terminated: instances that had not ended, and that the test has ended.
     """
 
     def __init__(
@@ -95,6 +98,9 @@ class Trial:
         self.kills: list[Kill] = []
         self.ramp: list[RampStep] = []
         self.held_rate: float | None = None
+        self.lists_lost = False
+        self.terminated = 0
+        self._sent_at: dict[str, float] = {}
 
     def load(self, *streams: Stream, number: int = 0) -> Load:
         """A load with a prefix of its own."""
@@ -109,7 +115,8 @@ class Trial:
         """Send a load; what it brought is added to the whole, or to `into`."""
         began = self.now()
         part = await self.fleet.run(load, self.stop)
-        self.sent_s += self.now() - began
+        self._sent_at[load.prefix] = self.now()
+        self.sent_s += self._sent_at[load.prefix] - began
         (into or self.recorder).merge(part)
         return part
 
@@ -128,93 +135,154 @@ class Trial:
 
     # --- ends ---
 
-    async def until_ended(self, count: int, within_s: float) -> None:
-        """Wait until so many have ended by the control plane's count, or time is up."""
-        until = self.now() + within_s
-        while self.samples.ended < count and self.now() < until and not self.stop.is_set():
-            await asyncio.sleep(_CHECK_S)
-
-    async def drain(self, workflows: Collection[str], within_s: float) -> bool:
-        """Wait until all instances of some workflows have ended; says so if they did not."""
+    async def drain(self, loads: Collection[Load], within_s: float) -> bool:
+        """Wait until all instances of some loads have ended; says so if they did not."""
         self.phase("waiting for the ends")
+        ended = await self.until_none(loads, LIVE, within_s)
+        if not ended and not self.stop.is_set():
+            self.stopped = self.stopped or f"not all instances had ended after {within_s:g} s"
+        return ended
+
+    async def until_none(
+        self, loads: Collection[Load], statuses: Collection[str], within_s: float
+    ) -> bool:
+        """Wait until no instance of some loads has one of these statuses; False: some had.
+
+        Others, of other tests or of people, do not matter. Asked ever more rarely.
+        """
         until = self.now() + within_s
-        quiet, seen = 0, -1
-        while not self.stop.is_set() and self.now() < until:
-            if self.samples.has_figures:
-                is_new, seen = self.samples.pages != seen, self.samples.pages
-                quiet = quiet + is_new if self.samples.live(workflows) == 0 else 0
-                all_ended = self.samples.ended >= self.recorder.created
-            else:
-                quiet = quiet + 1 if await self._live(workflows) == 0 else 0
-                all_ended = quiet > 1
-            if (quiet and all_ended) or quiet > _SETTLED_PAGES:
-                return True
-            await asyncio.sleep(_CHECK_S if self.samples.has_figures else _CHECK_S * 5)
-        if not self.stop.is_set():
-            self.stopped = f"not all instances had ended after {within_s:g} s"
+        wait_s = _CHECK_S
+        while not self.stop.is_set() and not self.lists_lost:
+            try:
+                if not await self._any(loads, statuses):
+                    return True
+            except ToqueError as error:
+                self._lose_lists(error)
+            if self.now() >= until:
+                break
+            await self.pause(min(wait_s, max(0.0, until - self.now())))
+            wait_s = min(2 * wait_s, _CHECK_MOST_S)
         return False
 
-    async def _live(self, workflows: Iterable[str]) -> int:
-        found = 0
-        for workflow in workflows:
-            counts = (await self.client.get_workflow(workflow)).instances
-            found += sum(counts.get(status, 0) for status in _LIVE)
-        return found
+    async def _any(self, loads: Iterable[Load], statuses: Collection[str]) -> bool:
+        for load in loads:
+            filters = {
+                "prefix": f"{load.prefix}.", "status": ",".join(statuses), "per_page": "1"
+            }  # fmt: skip
+            for workflow in sorted(_made_by(load)):
+                if (await self.client.backend.list_page(workflow, filters, None)).lines:
+                    return True
+        return False
 
-    async def counted(self, workflow: str, status: str) -> float:
-        """How many instances have a status; endless where the server has ceased to count."""
-        told = self.samples.count(status)
-        if told is not None:
-            return told
-        found = (await self.client.get_workflow(workflow)).instances.get(status, 0)
-        return found if found < limits.COUNT_ROWS_MAX - 1 else float("inf")
+    def _lose_lists(self, error: ToqueError) -> None:
+        self.lists_lost = True
+        self.stopped = self.stopped or f"the lists could not be read: {error}"
+
+    async def end_rest(self, workflows: Iterable[str]) -> None:
+        """Terminate the instances of this test that have not ended, whatever made them."""
+        if self.lists_lost:
+            return  # nobody is there to do it
+        self.phase("ending what is left")
+        for workflow in sorted(workflows):
+            try:
+                async for done in self.client.change_matching(
+                    workflow, "terminate", status=LIVE, prefix=f"{self.prefix}-"
+                ):
+                    self.terminated += len(done.changed)
+            except ToqueError as error:
+                self.stopped = self.stopped or (
+                    f"the rest of {workflow} could not be ended: {error}"
+                )
 
     # --- lists ---
 
-    async def sweep(self, load: Load, into: Recorder | None = None, due: Due | None = None) -> None:
+    async def sweep(
+        self,
+        load: Load,
+        into: Recorder | None = None,
+        due: Due | None = None,
+        ends: bool = True,
+    ) -> None:
         """Read the instances of a load from the lists: their ends, and how long they took.
+
+        One that has not got so far has waited for its age at least, and counts with that.
 
         Args:
             load: whose.
             into: see `send`.
             due: when an instance was to go on, in the server's milliseconds.
+            ends: whether they should have ended by now.
         """
         self.phase("reading the lists")
         recorder = into or self.recorder
         left = limits.LOADTEST_SWEEP_ROWS_MAX
+        since_ms = (self.now() - self._sent_at.get(load.prefix, self.now())) * 1000
+        latest_ms, open_lines = 0.0, list[InstanceLine]()
         for workflow in sorted(_made_by(load)):
             filters = {"prefix": f"{load.prefix}.", "per_page": str(limits.PER_PAGE_MAX)}
             cursor: str | None = None
-            while left > 0:
+            while left > 0 and not self.lists_lost:
                 try:
                     backend = self.client.backend
                     page = await backend.list_page(workflow, filters, cursor)
                 except ToqueError as error:
-                    self.stopped = self.stopped or f"the lists could not be read: {error}"
-                    return
+                    self._lose_lists(error)
+                    break
                 for line in page.lines:
-                    self._take(recorder, load, line, due)
+                    latest_ms = max(latest_ms, _ms(line.created_on))
+                    if line.ended_on is None:
+                        open_lines.append(line)
+                    else:
+                        self._take(recorder, load, line, due)
                 left -= len(page.lines)
                 cursor = page.cursor
                 if cursor is None:
                     break
+        for line in open_lines:
+            self._take_open(recorder, load, line, due, latest_ms + since_ms, ends)
 
     def _take(self, recorder: Recorder, load: Load, line: InstanceLine, due: Due | None) -> None:
+        """Count one that has ended."""
+        assert line.ended_on is not None
         tally = recorder.group(group_of(line.id, load.prefix))
-        created = _ms(line.created_on)
-        last = created
+        created, ended = _ms(line.created_on), _ms(line.ended_on)
         if line.started_on is not None:
             tally.latencies.add("start", max(0.0, _ms(line.started_on) - created))
-        if line.ended_on is not None:
-            last = _ms(line.ended_on)
-            tally.latencies.add("end", max(0.0, last - created))
-            tally.counts.completed += line.status == "complete"
-            tally.counts.errored += line.status == "errored"
-            was_due = None if due is None else due(line)
-            if was_due is not None and created < was_due:
-                tally.latencies.add("wake", max(0.0, last - was_due))
-        span = self.span or Span(created, last)
-        self.span = Span(min(span.first_ms, created), max(span.last_ms, last))
+        tally.latencies.add("end", max(0.0, ended - created))
+        tally.counts.completed += line.status == "complete"
+        tally.counts.errored += line.status == "errored"
+        was_due = None if due is None else due(line)
+        if was_due is not None and created < was_due:
+            tally.latencies.add("wake", max(0.0, ended - was_due))
+        self._spans(created, ended)
+
+    def _take_open(
+        self,
+        recorder: Recorder,
+        load: Load,
+        line: InstanceLine,
+        due: Due | None,
+        now_ms: float,
+        ends: bool,
+    ) -> None:
+        """Count one that has not ended. `now_ms`: the server's time, or a little before it."""
+        tally = recorder.group(group_of(line.id, load.prefix))
+        created = _ms(line.created_on)
+        started = now_ms if line.started_on is None else _ms(line.started_on)
+        tally.latencies.add("start", max(0.0, started - created))
+        self._spans(created, now_ms if ends else created)
+        if not ends:
+            return
+        tally.counts.unfinished += 1
+        tally.counts.unstarted += line.started_on is None
+        tally.latencies.add("end", max(0.0, now_ms - created))
+        was_due = None if due is None else due(line)
+        if was_due is not None and created < was_due < now_ms:
+            tally.latencies.add("wake", now_ms - was_due)
+
+    def _spans(self, first_ms: float, last_ms: float) -> None:
+        span = self.span or Span(first_ms, last_ms)
+        self.span = Span(min(span.first_ms, first_ms), max(span.last_ms, last_ms))
 
 
 def _made_by(load: Load) -> set[str]:

@@ -25,7 +25,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "queue": {"count": 130, "limit": 40, "hold_s": 0.02},
     "waiters": {"count": 120},
     "noisy-neighbour": {
-        "count": 150, "limit": 4, "hold_s": 0.05, "rate": 10.0, "duration_s": 0.6, "quiet": 2,
+        "count": 400, "limit": 4, "hold_s": 0.05, "rate": 10.0, "duration_s": 0.6, "quiet": 2,
     },
     "mixed": {"rate": 60.0, "duration_s": 0.7},
 }  # fmt: skip

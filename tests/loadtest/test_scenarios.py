@@ -49,7 +49,8 @@ def check(result: Result) -> None:
     """What holds for every scenario that went well."""
     counts = result.counts
     assert (result.stopped_early, result.failures, result.refusals) == (None, {}, {})
-    assert counts.offered == counts.accepted > 0
+    assert counts.offered == counts.accepted >= counts.completed > 0
+    assert (counts.unfinished, result.terminated > 0) == (0, result.scenario == "noisy-neighbour")
     assert (counts.errored, counts.unknown, counts.retries) == (0, 0, 0)
     assert result.wall_s > 0
     assert len({len(values) for values in result.series.values()}) == 1
@@ -87,13 +88,13 @@ def _ramp(result: Result) -> None:
 
 
 def _queue(result: Result) -> None:
-    assert result.counts.completed == 130
+    assert result.counts.completed == result.counts.offered == 130
     assert result.latencies["list"].count == 1
     assert max(filter(None, result.series["slots_used"])) <= 40
 
 
 def _waiters(result: Result) -> None:
-    assert result.counts.completed == 120
+    assert result.counts.completed == result.counts.offered == 120
     assert result.latencies["wake"].count == result.latencies["event"].count == 120
 
 
@@ -101,8 +102,8 @@ def _noisy(result: Result) -> None:
     assert set(result.groups) == {"noisy", "quiet"}
     quiet, noisy = result.groups["quiet"], result.groups["noisy"]
     assert quiet.counts.completed == quiet.counts.offered == 12
-    assert noisy.counts.accepted == 150
-    assert noisy.counts.completed < 150
+    assert noisy.counts.accepted == 400
+    assert noisy.counts.completed < 400
     assert result.fairness is not None
     assert 0 <= result.fairness["share_error"] < 1
     assert 4 in result.series["slots_limit"]
@@ -111,7 +112,10 @@ def _noisy(result: Result) -> None:
 def _mixed(result: Result) -> None:
     assert {"create", "create-wait", "status", "event"} <= set(result.groups)
     assert {"create", "create_wait", "status", "event"} <= set(result.latencies)
-    assert result.counts.offered >= 42
+    assert result.counts.offered == 42
+    for group in result.groups.values():
+        assert group.counts.completed <= group.counts.accepted == group.counts.offered
+    assert result.groups["event"].counts.completed == result.groups["event"].counts.accepted
 
 
 EXPECTED = {
@@ -128,11 +132,13 @@ EXPECTED = {
 def test_sleepers_wake_when_they_are_due(tmp_path: Path) -> None:
     result = on_embedded("waiters", count=20, waits_for="sleep")
     assert (result.counts.completed, result.latencies["wake"].count) == (20, 20)
+    assert result.counts.offered == 20
 
 
 def test_waiters_are_woken_one_by_one(tmp_path: Path) -> None:
     result = over_http(tmp_path, "waiters", count=5, wake="one")
     assert result.latencies["wake"].count == result.counts.completed == 5
+    assert result.counts.offered == result.counts.accepted == 5
 
 
 def test_creates_that_wait_for_their_end(tmp_path: Path) -> None:
