@@ -166,6 +166,42 @@ def test_every_operation_is_counted_as_what_it_is() -> None:
     assert counts.offered == counts.accepted == 400
 
 
+def test_what_there_was_no_time_for_is_offered_and_failed_in_a_burst() -> None:
+    for weights, size in (({"create": 1.0}, 1), ({BATCH: 1.0}, 100)):
+        server = Server(took_s=1.0)
+        counts, _, recorder, _ = sent(
+            server, count=10 * size - size // 2, seconds=2.5, in_flight=2, weights=weights
+        )
+        assert counts.offered == 10 * size - size // 2
+        assert counts.accepted == 6 * size
+        assert recorder.failures == {"loadtest.not_sent": counts.failed}
+
+
+@pytest.mark.parametrize("retry_for_s", [0, 1])
+@pytest.mark.parametrize("stop_after_s", [None, 3.0])
+def test_each_operation_is_counted_once(retry_for_s: int, stop_after_s: float | None) -> None:
+    errors = [RateLimited("slower"), InstanceAlreadyExists("there"), OutcomeUnknown("lost")]
+    server = Server()
+    server.fault = lambda number: errors[number % 3] if number % 7 in (1, 4) else None
+    weights = dict.fromkeys(OPERATIONS, 1.0)
+    counts, _, recorder, _ = sent(
+        server, group="", waiter="E", weights=weights, rate=40.0,
+        retry_for_s=retry_for_s, stop_after_s=stop_after_s,
+    )  # fmt: skip
+    for each in (counts, *(group.counts for group in recorder.groups.values())):
+        assert each.offered == each.accepted + each.refused + each.failed > 0
+    assert 0 < counts.accepted < counts.offered <= 400
+    assert stop_after_s or counts.offered == 400
+
+
+def test_a_create_that_was_not_answered_well_has_a_latency_too() -> None:
+    server = Server(took_s=0.5)
+    server.fault = lambda number: RateLimited("slower") if number % 2 else None
+    _, latencies, _, _ = sent(server, count=10, in_flight=1)
+    assert latencies["create"].count == latencies["create_failed"].count == 5
+    assert latencies["create_failed"].min == pytest.approx(500, rel=0.02)
+
+
 def test_refusals_failures_and_unknown_outcomes_are_told_apart() -> None:
     server = Server()
     errors: list[ToqueError | None] = [

@@ -130,6 +130,17 @@ def test_objectives_are_held_against_a_result() -> None:
     assert found[9].measured is None
 
 
+def test_what_has_not_got_so_far_misses_its_objective_whatever_the_rest_took() -> None:
+    asked = [parse_objective(f"p50_{name}_ms=1e9") for name in ("create", "start", "end")]
+    asked.append(parse_objective("error_rate=0.002"))
+    result = made.example()
+    assert [each.met for each in verdicts(asked, result)] == [True] * 4
+    result.counts.unfinished = 1
+    assert [each.met for each in verdicts(asked, result)] == [True, True, False, False]
+    result.counts.unstarted = 1
+    assert [each.met for each in verdicts(asked, result)] == [True, False, False, False]
+
+
 @pytest.mark.parametrize(
     "text",
     [
