@@ -72,18 +72,21 @@ def end(process: subprocess.Popen[Any], stop_s: float, number: int = signal.SIGI
     """Ask a process to end, and after `stop_s` end it and all that it has started, by their ids.
 
     What it starts while it is waited for counts too; an id that another process has got since does
-    not.
+    not. All are looked up before it is asked: when it has ended, nothing tells whose they were.
     """
     known: dict[int, str] = {}
-    process.send_signal(number)
-    until = time.monotonic() + stop_s
+    until, asked = time.monotonic() + stop_s, False
     while True:
         for pid in descendants(process.pid):
             if (stat := _stat(pid)) is not None:
                 known[pid] = stat[_STARTED]
         if process.poll() is not None or time.monotonic() > until:
             break
-        time.sleep(0.1)
+        if asked:
+            time.sleep(0.1)
+        else:
+            process.send_signal(number)
+            asked = True
     left = [pid for pid, at in known.items() if (s := _stat(pid)) is not None and s[_STARTED] == at]
     kill(left)
     process.communicate()

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.engines.flows import Event, Step
-from tests.engines.rig import KEY, Rig, on_virtual_time, rigged
+from tests.engines.rig import KEY, Rig, on_virtual_time, rigged, view_of
 from toque.engines.views import EventPage
 from toque.engines.workflow import workflow
 from toque.runtime import limits
@@ -163,7 +163,7 @@ async def test_a_view_of_what_is_restarted_meanwhile_is_of_one_run(
             await asyncio.sleep(0)
         assert not reading.done()
         await rig.call("restart", "r2", "", 1, "do")
-        view = await reading
-        again = await rig.call("view", True, False)
-        assert view["run_id"] == again["run_id"]
-        assert len(view["steps"]) < STEPS, "not those of the run before"
+        view = view_of(await reading)
+        again = await rig.view()
+        assert view.run_id == again.run_id
+        assert len(view.steps) < STEPS, "not those of the run before"
