@@ -15,7 +15,9 @@ EVEN, POISSON = "even", "poisson"
 KINDS = (EVEN, POISSON)
 
 
-def arrivals(kind: str, rate: float, seconds: float, entropy: Entropy) -> Iterator[float]:
+def arrivals(
+    kind: str, rate: float, seconds: float, entropy: Entropy, begin: float = 0.0
+) -> Iterator[float]:
     """Seconds after the start, ascending and below `seconds`, at `rate` a second on average.
 
     Args:
@@ -24,10 +26,11 @@ def arrivals(kind: str, rate: float, seconds: float, entropy: Entropy) -> Iterat
         rate: more than 0.
         seconds: where they end.
         entropy: draws for `poisson`; a seeded one gives the same times again.
+        begin: when the first is due, if they are even.
     """
     if kind == EVEN:
         number = 0
-        while (at := number / rate) < seconds:
+        while (at := begin + number / rate) < seconds:
             yield at
             number += 1
         return

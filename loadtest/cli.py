@@ -68,7 +68,12 @@ class Common:
     ] = False
     ray: Annotated[
         bool,
-        typer.Option(help="Whether the server that is started is on Ray.", rich_help_panel=_TARGET),
+        typer.Option(
+            "--ray/--server-embedded",
+            " /--no-ray",
+            help="Whether the server that is started is on Ray, or as with 'toque dev --embedded'.",
+            rich_help_panel=_TARGET,
+        ),
     ] = True
     shards: Annotated[
         int | None,

@@ -130,7 +130,9 @@ class _Sending:
         stream, rate = self._stream, self._stream.rate
         assert rate is not None
         begin = self._now()
-        times = first(arrivals(stream.arrivals, rate, stream.seconds, self._draws), stream.count)
+        times = first(
+            arrivals(stream.arrivals, rate, stream.seconds, self._draws, stream.begin), stream.count
+        )
         for at in times:
             due = begin + at
             while (left := due - self._now()) > 0 and not self._stop.is_set():

@@ -103,7 +103,7 @@ async def _until_signal(opening: Opening, options: Options, watcher: Watcher) ->
     running = asyncio.ensure_future(run_on(opening, options, stop=stop, watcher=watcher))
 
     def heard() -> None:
-        if stop.is_set():
+        if stop.is_set() or not watcher.has_begun:  # there is nothing yet to end in good order
             running.cancel()
         stop.set()
 
@@ -169,7 +169,7 @@ def _opening(request: Request, options: Options) -> Opening:
         if request.fresh and flags.url is not None:
             raise InvalidArgument("--fresh starts a server; leave --url out.")
         if options.scenario == CHAOS and not request.ray:
-            raise InvalidArgument("chaos needs processes to kill: leave --no-ray out.")
+            raise InvalidArgument("chaos needs processes to kill: leave --server-embedded out.")
         if request.shards is not None and not 1 <= request.shards <= limits.SHARDS_MAX:
             raise InvalidArgument(f"--shards must be 1 to {limits.SHARDS_MAX}.")
         return server_target(Fresh(request.ray, request.shards), connections)

@@ -6,6 +6,7 @@ inside; what is longer than an hour counts as an hour.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hdrh.histogram import HdrHistogram
@@ -78,4 +79,4 @@ def percentile(values: Sequence[float], part: float) -> float | None:
     if not values:
         return None
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]

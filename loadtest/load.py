@@ -31,7 +31,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
         seconds: for how long.
         count: how many at most; None: as many as time allows.
         in_flight: calls under way at most.
-        arrivals: see `arrivals`.
+        arrivals, begin: see `arrivals`.
         wait_ms: creates wait so long for the end of what they made.
     """
 
@@ -45,6 +45,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None = None
     in_flight: int
     arrivals: str = EVEN
+    begin: float = 0.0
     wait_ms: int = 0
 
 
@@ -93,6 +94,7 @@ def split(load: Load, parts: int) -> list[Load]:
                 msgspec.structs.replace(
                     stream,
                     rate=None if stream.rate is None else stream.rate / parts,
+                    begin=0.0 if stream.rate is None else part / stream.rate,  # not all at once
                     count=None if count is None else parts_of(count, parts)[part],
                     in_flight=max(1, parts_of(stream.in_flight, parts)[part]),
                 )

@@ -216,6 +216,11 @@ def _check_together(options: Options) -> None:
         )
     if options.wait and (options.scenario not in (BURST, STEADY) or options.work == "event"):
         raise InvalidArgument("--wait is of burst and steady, with work that ends by itself.")
+    if options.processes > options.in_flight:
+        raise InvalidArgument(
+            f"--processes {options.processes} with --in-flight {options.in_flight} leaves some "
+            "without a call to send; use fewer processes, or have more calls under way."
+        )
     if options.scenario == RAMP and options.rate > options.rate_max:
         raise InvalidArgument(
             f"--rate {options.rate:g} is above --rate-max {options.rate_max:g}; a ramp goes up."

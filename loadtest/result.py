@@ -191,6 +191,12 @@ def decode_result(raw: bytes, name: str = "the document") -> Result:
     length = {len(values) for values in result.series.values()}
     if len(length) > 1:
         raise InvalidArgument(f"{name} is damaged: its series differ in length.")
+    tallies = [result.counts, *(group.counts for group in result.groups.values())]
+    numbers = [getattr(each, name) for each in tallies for name in each.__struct_fields__]
+    numbers += [*result.refusals.values(), *result.failures.values()]
+    numbers += [each.count for each in result.latencies.values()]
+    if min([result.wall_s, *numbers]) < 0:
+        raise InvalidArgument(f"{name} is damaged: it has counts or times below 0.")
     return result
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import platform
 import tempfile
@@ -27,18 +26,18 @@ from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import InvalidArgument, ToqueError
 from .chaos import check_killable
 from .fleet import Fleet, OwnFleet, ProcessFleet
+from .limiting import limit_held
 from .metrics_http import read_page
 from .objectives import verdicts
 from .options import CHAOS, NOISY, NOISY_LIMIT, Options
 from .result import Machine, Result
 from .samples import Samples
-from .scenarios import RUN, limited, workflows_of
+from .scenarios import RUN, workflows_of
 from .shares import share_error
 from .targets_http import Target, attached_target, ensure_workflows
 from .trial import Trial
 
 Opening = AbstractAsyncContextManager[Target]
-_log = logging.getLogger("toque.loadtest")
 _SAMPLE_S = 1.0
 _FIRST_PAGE_S = 5.0
 _FSYNCS = 50
@@ -46,7 +45,13 @@ INTERRUPTED = "interrupted"
 
 
 class Watcher:
-    """Is told how a test goes. Does nothing by itself."""
+    """Is told how a test goes. Does nothing by itself.
+
+    Attributes:
+        has_begun: something may have been sent.
+    """
+
+    has_begun = False
 
     def phase(self, name: str) -> None:
         """What begins."""
@@ -83,7 +88,7 @@ async def run_on(
         await _check(target, options)
         options = _with_limit(target, options)
         await ensure_workflows(target, workflows_of(options), options.workflow is None)
-        await stack.enter_async_context(_limit(target, options))
+        await stack.enter_async_context(limit_held(target, options))
         fleet = await _fleet(stack, target, options)
         clock = SystemClock()
         trial = Trial(
@@ -99,6 +104,7 @@ async def run_on(
         )
         started_ms = clock.now_ms()
         async with _sampling(trial, watcher.sample, every_s):
+            watcher.has_begun = True
             await RUN[options.scenario](trial)
         if not options.keep:
             await trial.end_rest(workflows_of(options))
@@ -134,28 +140,6 @@ def _with_limit(target: Target, options: Options) -> Options:
             "it is as it was."
         )
     return msgspec.structs.replace(options, limit=NOISY_LIMIT)
-
-
-@contextlib.asynccontextmanager
-async def _limit(target: Target, options: Options) -> AsyncIterator[None]:
-    """The running limit that was asked for; put back at the end."""
-    if options.limit is None:
-        yield
-        return
-    workflow = limited(options)
-    before = await target.limit(workflow, options.limit)
-    try:
-        yield
-    finally:
-        try:
-            await target.limit(workflow, before)
-        except ToqueError as error:  # what was measured is worth more than this failure
-            _log.warning(
-                "the running limit of %s could not be put back, set it to %s: %s",
-                workflow or f"account {target.account}",
-                before,
-                error,
-            )
 
 
 async def _fleet(stack: contextlib.AsyncExitStack, target: Target, options: Options) -> Fleet:

@@ -56,6 +56,7 @@ class Target(NamedTuple):
         access: how other processes reach it; None: they can't.
         scrape: the page of its metrics; None: there is none for us.
         data: its data directory, if that is on this machine.
+        limit_of: tells a `running_max`, of a workflow or of the account.
         limit: sets a `running_max`, of a workflow or of the account; gives what it was.
         pid: of the server that was started.
     """
@@ -67,6 +68,7 @@ class Target(NamedTuple):
     access: Access | None
     scrape: Callable[[], Awaitable[bytes | None]]
     data: Path | None
+    limit_of: Callable[[str | None], Awaitable[int | None]]
     limit: Callable[[str | None, int | None], Awaitable[int | None]]
     pid: int | None = None
 
@@ -104,6 +106,7 @@ async def http_target(
                 access,
                 lambda: _scraped(session, access.url),
                 data,
+                lambda workflow: _limit_of(client, workflow),
                 lambda workflow, most: _limit(client, workflow, most),
                 pid,
             )
@@ -120,15 +123,20 @@ async def _scraped(session: aiohttp.ClientSession, url: str) -> bytes | None:
         return None
 
 
+async def _limit_of(client: Client, workflow: str | None) -> int | None:
+    if workflow is None:
+        return (await client.limits.get()).running_max
+    return (await client.limits.get_workflow(workflow)).running_max
+
+
 async def _limit(client: Client, workflow: str | None, most: int | None) -> int | None:
     try:
+        before = await _limit_of(client, workflow)
         if workflow is None:
-            before = (await client.limits.get()).running_max
             await client.limits.set(running_max=most)
-            return before
-        old = (await client.limits.get_workflow(workflow)).running_max
-        await client.limits.set_workflow(workflow, running_max=most)
-        return old
+        else:
+            await client.limits.set_workflow(workflow, running_max=most)
+        return before
     except Forbidden:
         raise InvalidArgument(
             "this test sets a limit, which needs a token of scope admin; name one with --token."
@@ -218,15 +226,18 @@ async def attached_target(
         plane, tokens=TokenBook({}), version=version("toque"), process=runtime.process
     ).metrics
 
-    async def limit(workflow: str | None, most: int | None) -> int | None:
-        change = LimitsChange(running_max=most)
+    async def limit_of(workflow: str | None) -> int | None:
         if workflow is None:
-            before = (await plane.limits.of_account(account)).running_max
+            return (await plane.limits.of_account(account)).running_max
+        return (await plane.limits.of_workflow(account, workflow)).record.running_max
+
+    async def limit(workflow: str | None, most: int | None) -> int | None:
+        before, change = await limit_of(workflow), LimitsChange(running_max=most)
+        if workflow is None:
             await plane.limits.of_account(account, change)
-            return before
-        old = (await plane.limits.of_workflow(account, workflow)).record.running_max
-        await plane.limits.of_workflow(account, workflow, change)
-        return old
+        else:
+            await plane.limits.of_workflow(account, workflow, change)
+        return before
 
     yield Target(
         Shown(kind),
@@ -236,6 +247,7 @@ async def attached_target(
         None,
         metrics.page.get,
         data,
+        limit_of,
         limit,
     )
 

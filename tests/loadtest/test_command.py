@@ -72,8 +72,8 @@ def test_a_missed_objective_is_exit_code_1(tmp_path: Path) -> None:
         (["steady", "--url", "localhost"], "must start with http"),
         (["steady", "--embedded", "--fresh"], "leave --url and --fresh out"),
         (["burst", "-n", "0"], "--count is 0"),
-        (["burst", "--no-ray", "--shards", "0"], "--shards must be 1 to"),
-        (["chaos", "--no-ray"], "leave --no-ray out"),
+        (["burst", "--server-embedded", "--shards", "0"], "--shards must be 1 to"),
+        (["chaos", "--no-ray"], "leave --server-embedded out"),
         (["mixed", "--mix", "dance=1"], "is no weight"),
         (["burst", "--embedded", "--processes", "2"], "can't reach an embedded runtime"),
     ],
@@ -115,6 +115,23 @@ def test_ctrl_c_writes_what_there_was_and_ends_the_server(tmp_path: Path) -> Non
     assert result.target.url is not None
     gone = loadtest(tmp_path, "burst", "--url", result.target.url, "--quiet")
     assert gone.returncode == 7
+
+
+def test_ctrl_c_before_anything_was_sent_ends_it_at_once(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "steady", "--server-embedded", "--out", "r.json"],
+        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert "starting" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        told, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert (told, "sending" in errors, "Traceback" in errors) == ("", False, False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_server_ends_with_a_test_that_is_killed(tmp_path: Path) -> None:

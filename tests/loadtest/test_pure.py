@@ -22,6 +22,7 @@ from toque.loadtest.options import MIX, SCENARIOS, parse_mix, resolved
 from toque.loadtest.recorder import Recorder, Tick, summed
 from toque.loadtest.result import (
     SCHEMA,
+    Counts,
     RampStep,
     Result,
     decode_result,
@@ -83,6 +84,24 @@ def test_parts_are_the_whole(total: int, parts: int) -> None:
 def a_load(**more: Any) -> Load:
     usual = {"group": "create", "workflow": "W", "seconds": 5.0, "in_flight": 10, "rate": 90.0}
     return Load(prefix="lt1-0", seed="1", streams=[Stream(**{**usual, **more})])
+
+
+def test_even_parts_of_a_load_are_due_when_it_was() -> None:
+    def due(load: Load) -> list[float]:
+        one = load.streams[0]
+        assert one.rate is not None
+        return list(arrivals(EVEN, one.rate, one.seconds, SeededEntropy(1), one.begin))
+
+    whole = a_load(rate=7.0, seconds=3.0)
+    parts = sorted(at for part in split(whole, 4) for at in due(part))
+    assert parts == pytest.approx(due(whole))
+
+
+def test_percentiles_are_of_the_nearest_rank() -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2
+    assert percentile([float(n) for n in range(1, 101)], 0.99) == 99
+    assert percentile([5.0], 0.01) == percentile([5.0], 1.0) == 5
+    assert percentile([], 0.5) is None
 
 
 def test_parts_of_a_load_are_it() -> None:
@@ -355,6 +374,7 @@ def test_every_scenario_has_all_it_needs(scenario: str) -> None:
         ("ramp", {"growth": 1.0}, "--growth"),
         ("ramp", {"rate": 100.0, "rate_max": 50.0}, "a ramp goes up"),
         ("queue", {"limit": 0}, "--limit"),
+        ("steady", {"in_flight": 2, "processes": 3}, "use fewer processes"),
         ("chaos", {"workflow": "mine"}, "leave --workflow out"),
         ("noisy-neighbour", {"quiet": 9}, "--quiet"),
     ],
@@ -411,6 +431,14 @@ def _without_histograms(result: Result) -> Any:
 def test_what_is_no_document_is_refused(raw: bytes, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         decode_result(raw)
+
+
+def test_a_document_with_counts_or_times_below_0_is_refused() -> None:
+    for name, value in (("counts", Counts(failed=-1)), ("wall_s", -1.0), ("failures", {"a": -1})):
+        result = made.example()
+        setattr(result, name, value)
+        with pytest.raises(InvalidArgument, match="damaged"):
+            decode_result(encode_result(result))
 
 
 def test_a_document_with_series_of_two_lengths_is_refused() -> None:
