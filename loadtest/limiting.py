@@ -1,4 +1,7 @@
-"""The running limit of a test: set while it lasts, and put back whatever becomes of it."""
+"""The running limit of a test: set while it lasts, and put back whatever becomes of it.
+
+Only on a server that was there before: one that the test started ends with it.
+"""
 
 from __future__ import annotations
 
