@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from ..runtime.limits import CREATES_PER_SECOND_MAX
+from .planes import ON_V2, PlaneInfo
 
 ACCOUNT_KIND = "Account"
 GATEKEEPER_KIND = "Gatekeeper"
@@ -186,6 +187,7 @@ class AccountSnapshot(msgspec.Struct, array_like=True, frozen=True, gc=False):
     Attributes:
         settings: what was set, by workflow uuid (the account's own: an empty one).
         creates_per_second: of an account, and of a workflow, that has set none.
+        plane: where the account's calls go.
     """
 
     generation: int
@@ -193,6 +195,7 @@ class AccountSnapshot(msgspec.Struct, array_like=True, frozen=True, gc=False):
     workflows: list[WorkflowRecord] | None
     settings: dict[str, Settings] = {}
     creates_per_second: tuple[int, int] = (CREATES_PER_SECOND_MAX, CREATES_PER_SECOND_MAX)
+    plane: PlaneInfo = ON_V2
 
 
 class RateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):

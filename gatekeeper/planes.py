@@ -1,0 +1,84 @@
+"""Which control plane an account is on, and the guard of methods that need a certain one.
+
+An account is on V1 (one entity, `migration.account_old`, is registry, coordinator, queue and rate
+limiter of all its workflows), on V2 (Account, Gatekeeper, SousChefs), or between the two for the
+moment of the cut-over. Each entity that takes part keeps the plane in its own rows and refuses
+what belongs to another: whoever routed the call by older knowledge asks again where to go.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+
+from ..runtime.errors import SystemFault
+
+Plane = Literal["v1", "moving", "v2"]
+"""`moving`: V1 has stopped and V2 does not serve yet; it lasts as long as a few commits."""
+
+PLANES: tuple[Plane, ...] = ("v1", "moving", "v2")
+
+_M = TypeVar("_M", bound=Callable[..., Any])
+
+
+class PlaneInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Where an account's calls go.
+
+    Attributes:
+        plane: see `Plane`.
+        healing: on `v2`: the account came from V1, which may still hold queued instances without
+            an Engine. It is asked before an id is used for the first time, and when an
+            instance is not found.
+        from_v1: on `v2`: the account came from V1, some of whose instances may still live.
+    """
+
+    plane: Plane = "v2"
+    healing: bool = False
+    from_v1: bool = False
+
+
+ON_V2 = PlaneInfo()
+"""Where every account is that was not made on V1."""
+
+
+class WrongControlPlane(SystemFault):
+    """The account is on another control plane than the call is for. Nothing was done.
+
+    `data`: `account`, `requires` and `is` (a `Plane` each). Whoever routes calls asks anew where
+    the account is, and sends the call there.
+    """
+
+    code = "plane.wrong"
+    number = 10610
+    status = 503
+    retryable = True
+
+
+def requires(*planes: Plane) -> Callable[[_M], _M]:
+    """Guard a handler: it runs only while its entity's `plane` is one of these.
+
+    The entity has the attributes `plane` (a `Plane`) and `ctx`, whose key begins with the account.
+
+    Raises (the guarded handler):
+        WrongControlPlane
+    """
+
+    def guard(method: _M) -> _M:
+        @functools.wraps(method)
+        def guarded(self: Any, *args: Any) -> Any:
+            if self.plane not in planes:
+                account = self.ctx.ref.key.split("/", 1)[0]
+                raise WrongControlPlane(
+                    f"account {account!r} is on control plane {self.plane}; {method.__name__} "
+                    f"is for {' or '.join(planes)}.",
+                    {"account": account, "requires": list(planes), "is": self.plane},
+                )
+            return method(self, *args)
+
+        guarded.planes = planes  # type: ignore[attr-defined]
+        return cast(_M, guarded)
+
+    return guard

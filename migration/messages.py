@@ -1,0 +1,150 @@
+"""What the V1 control plane, the cut-over and front ends say to each other.
+
+Every message may come twice or late: what moves an account carries the migration's id, what
+makes an instance its request id.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..engines.views import CreateRequest
+
+ACCOUNT_OLD_KIND = "AccountOld"
+MIGRATION_KIND = "Migration"
+OLD_SOUSCHEF = "-/old"
+"""In place of `workflow uuid/number` in the key under which AccountOld leases slots on V2."""
+
+
+def old_key(account: str) -> str:
+    """The key of an account's AccountOld; also the key of its lease on V2."""
+    return f"{account}/{OLD_SOUSCHEF}"
+
+
+class OldCreate(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A create on V1: the Engine's key, `account/workflow uuid/id`, and what the Engine is told."""
+
+    key: str
+    request: CreateRequest
+
+
+class Forwarded(msgspec.Struct, array_like=True, frozen=True):
+    """An operation on an instance that goes through AccountOld: one more hop, as V1 has it.
+
+    Attributes:
+        key: the Engine's key.
+        method, args: of the Engine; plain data.
+        timeout_ms: how long its answer may take.
+    """
+
+    key: str
+    method: str
+    args: list[Any]
+    timeout_ms: int
+
+
+class Asked(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What AccountOld says of an id while the account heals.
+
+    Attributes:
+        held: it held that instance unborn; its Engine lives now.
+        healing: whether others may still be unborn.
+    """
+
+    held: bool
+    healing: bool
+
+
+class Frozen(msgspec.Struct, array_like=True, frozen=True):
+    """What AccountOld froze: all that Gatekeeper and Account are made of.
+
+    Attributes:
+        migration_id: by whom.
+        at_ms: when.
+        lease_version: of its lease on V2, the first.
+        holding: slots in use or granted; the lease.
+        queued, waiting, paused, unborn: how many of each there are.
+        running_max: the account's limit.
+    """
+
+    migration_id: str
+    at_ms: int
+    lease_version: int
+    holding: int
+    queued: int
+    waiting: int
+    paused: int
+    unborn: int
+    running_max: int
+
+
+class RegistryPart(msgspec.Struct, array_like=True, frozen=True):
+    """Rows of the registry on their way from AccountOld to Account.
+
+    Attributes:
+        table: the table's name.
+        rows: without the entity's column; plain values.
+        after: asks for the next part; None: that was the last.
+    """
+
+    table: str
+    rows: list[list[Any]]
+    after: str | None
+
+
+class OldStatus(msgspec.Struct, array_like=True, frozen=True):
+    """How AccountOld stands.
+
+    Attributes:
+        plane: where the account is, as AccountOld knows.
+        migration_id: of the migration that froze it last; empty: none has.
+        healing: some may be unborn.
+        unborn, queued, holding, waiting, paused, ended: instances by how they stand; `ended`:
+            kept until their retention ends.
+        target: slots it may hold.
+        last_end_ms: when the last of the ended goes, as far as is known; 0: unknown.
+        first_create_ms: when the first create of V2 asked; 0: none has.
+        creates, refused_creates: on V1, in all; refused by rate.
+    """
+
+    plane: str
+    migration_id: str
+    healing: bool
+    unborn: int
+    queued: int
+    holding: int
+    waiting: int
+    paused: int
+    ended: int
+    target: int
+    last_end_ms: int
+    first_create_ms: int
+    creates: int
+    refused_creates: int
+
+
+# AccountOld, whose key is `old_key(account)`. Each method is guarded by the plane it needs:
+#   any    begin() -> None                         makes the account one of V1, if it is not yet
+#   any    report(reports) -> bool                 as SousChef's
+#   any    status() -> OldStatus
+#   any    freeze(migration_id) -> Frozen          stops creates and grants: lease := what runs
+#   any    registry_part(migration_id, after) -> RegistryPart
+#   moving route(migration_id) -> None             it is a SousChef of V2 from now on; heals
+#   any    abort(migration_id) -> None             V1 again, if no create of V2 has asked
+#   v1     create(OldCreate) -> InstanceView       RateLimited, InstanceAlreadyExists
+#   v1     forward(Forwarded) -> Any               what the Engine answers
+#   v1     list_page(PageRequest) -> list[IndexRow]; counts(uuid, id_prefix) -> dict[str, int]
+#   v1     put_script, register, put_workflow, get_workflow, list_versions, list_scripts,
+#          delete_workflow, snapshot, change_limits, set_limits: as Account's
+#   v2     ask(key, creates) -> Asked              births the instance at once if it is unborn
+#   v2     unborn_page(PageRequest) -> list[IndexRow]; unborn_counts(uuid, id_prefix)
+#   v2     heal(migration_id) -> int               births the next; gives how many are left
+#   v2     healed(migration_id) -> None            none is unborn: nobody needs to ask any more
+#   v2     retire(migration_id) -> bool            whether its last instance has gone
+# Account.set_plane(plane) -> None;  Account.adopt_part(migration_id, RegistryPart) -> None
+# Account.adopt(migration_id) -> None;  Account.healed(migration_id) -> None
+# Account.abandon(migration_id) -> None            nothing of the migration was ever there
+# Gatekeeper.adopt(migration_id, frozen: Frozen, ...) -> None;  Gatekeeper.abandon(migration_id)
+# Migration, whose key is the account's id: see `cutover`.
