@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import aiohttp
 import typer
 
+from toque.gatekeeper.refusals import QueueFull
 from toque.runtime import limits
 
 from . import processes, sections
@@ -40,16 +41,20 @@ class Api:
         self._session = session
         self._url = url
         self._base = f"{url}/client/v4/accounts/default/workflows/{WORKFLOW}"
+        self.made = 0
 
     async def create(self, path: str, body: Any) -> None:
-        """A POST; repeated when the server says that it has too much to do."""
+        """A POST of one or many; repeated when the server says that it has too much to do."""
         while True:
             async with self._session.post(self._base + path, json=body) as answer:
+                if answer.status == 429 and QueueFull.code in await answer.text():
+                    raise SystemExit(f"the queue is full with {self.made:,} instances; lower --n.")
                 if answer.status in (429, 503):
                     await asyncio.sleep(0.2)
                     continue
                 answer.raise_for_status()
                 await answer.read()
+                self.made += len(body) if isinstance(body, list) else 1
                 return
 
     async def list(self, **query: str) -> dict[str, Any]:
@@ -162,21 +167,17 @@ async def fill_and_look(api: Api, server: Server, n: int) -> list[dict[str, Any]
     """Fill by stages, with figures at each."""
     depths = sorted({depth for depth in (1_000, 100_000, 500_000, 1_000_000) if depth < n} | {n})
     rows: list[dict[str, Any]] = []
-    have = 0
     middle = now_text()
     await fill(api, 300)
     for depth in depths:
-        before = processes.cpu_by_role(server.pid)
         if depth == depths[-1]:
-            half = (depth - have) // 2
-            await fill(api, half)
-            have += half
+            await fill(api, (depth - api.made) // 2)
             middle = now_text()
-        count = depth - have
+        before = processes.cpu_by_role(server.pid)
+        count = depth - api.made - PROBES  # those are created one by one, and queue as well
         rate = await fill(api, count)
-        have = depth
         spent = processes.spent(before, server.pid)
-        cpu = {name: round(s * 1e6 / count) for name, s in spent.items()} if count else {}
+        cpu = {name: round(s * 1e6 / count) for name, s in spent.items()}
         await asyncio.sleep(3)
         row = {"queued": depth, "fill_per_s": round(rate), "cpu_us": cpu}
         rows.append({**row, **await look(api, server, middle)})
@@ -264,7 +265,7 @@ def report(rows: list[dict[str, Any]], drained: dict[str, Any]) -> str:
 
 
 def command(
-    n: Annotated[int, typer.Option(help="Instances.")] = 200_000,
+    n: Annotated[int, typer.Option(help="Instances.", min=2_000)] = 200_000,
     drain_s: Annotated[float, typer.Option(help="Seconds at most; 0: to the end.")] = 0,
     report_to_docs: Annotated[bool, typer.Option("--report/--no-report")] = True,
 ) -> None:
