@@ -177,7 +177,7 @@ WORKFLOW_OPERATIONS = (
         _INSTANCES,
         "listInstances",
         "List instances. With `cursor` each is shown exactly once; no `cursor` in result_info: "
-        "the end. `total_count` is a lower bound where dates filter.",
+        "the end. `total_count` is a lower bound where dates filter, and from 10,000 on.",
         shapes.Listed,
         [examples.LISTED],
         {

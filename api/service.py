@@ -162,25 +162,25 @@ class ControlPlane(InstanceChanges):
 
     async def _workflow_info(self, account: str, record: WorkflowRecord) -> WorkflowInfo:
         counts, newest = await asyncio.gather(
-            self._counts(account, record.uuid, self._caller.deadline()),
+            self._counts(account, record.uuid),
             self._lister.page(account, record.uuid, ListQuery(per_page=1)),
         )
         triggered_ms = newest.rows[0].created_ms if newest.rows else None
         return WorkflowInfo(record, counts, triggered_ms)
 
-    async def _counts(
-        self, account: str, uuid: str, deadline: float, prefix: str = ""
-    ) -> dict[str, int]:
+    async def _counts(self, account: str, uuid: str, *some: str) -> dict[str, int]:
+        """Instances by status, of all shards; `some`: of each shard the first ones with an id."""
         totals = dict.fromkeys(STATUSES, 0)
+        method, deadline = "counts_at_least" if some else "counts", self._caller.deadline()
         calls: Iterator[Awaitable[dict[str, int]]] = (
             self._caller.call(
                 dict[str, int],
                 deadline,
                 EntityRef(ENGINE_SHARD_KIND, shard),
-                "counts",
+                method,
                 account,
                 uuid,
-                *([prefix] if prefix else []),
+                *some,
             )
             for shard in self.placement.data_names()
         )
@@ -343,7 +343,7 @@ class ControlPlane(InstanceChanges):
             return max(shown, page.total)
         if query.since_ms is not None or query.until_ms is not None:
             return shown
-        counts = await self._counts(account, uuid, self._caller.deadline(), query.prefix)
+        counts = await self._counts(account, uuid, query.prefix)
         return max(shown, sum(counts.get(status, 0) for status in set(query.statuses or STATUSES)))
 
     async def get_instance(

@@ -35,6 +35,7 @@ _WOKEN = 200
 _VIEWS = 20
 _HOUR_MS = 3_600_000
 _WEEK_S = 7 * 86_400
+_PATIENCE_S = 60.0
 
 
 async def live(server: Server, n: int) -> dict[str, float]:
@@ -137,8 +138,7 @@ async def herd(server: Server, n: int, rate: float, due_ms: int) -> dict[str, An
         before = asyncio.create_task(open_loop(rate, ended.is_set, create))
         await asyncio.sleep(max(0.0, due_ms / 1000 - time.time()))
         cpu, start = server.cpu_s(), time.time()
-        while await ended_of(client) < n:
-            await asyncio.sleep(0.25)
+        await until_ended(client, n)
         cpu = server.cpu_s() - cpu
         ended.set()
         took = await before
@@ -162,10 +162,19 @@ async def herd(server: Server, n: int, rate: float, due_ms: int) -> dict[str, An
     }
 
 
-async def ended_of(client: Any) -> int:
-    """How many of the herd have ended."""
-    counts = (await client.get_workflow("Nap")).instances
-    return int(counts.get("complete", 0))
+async def until_ended(client: Any, n: int) -> None:
+    """Wait until the whole herd has ended; give up if none ends for long."""
+    most, patience = -1, time.monotonic() + _PATIENCE_S
+    while True:
+        counts = (await client.get_workflow("Nap")).instances
+        ended = int(counts.get("complete", 0))
+        if ended >= n:
+            return
+        if ended > most:
+            most, patience = ended, time.monotonic() + _PATIENCE_S
+        elif time.monotonic() > patience:
+            raise SystemExit(f"no more of the herd end, after {ended} of {n}: {counts}")
+        await asyncio.sleep(0.25)
 
 
 def measure(live_n: int, n: int, herd_n: int, rate: float, lead_s: float) -> dict[str, Any]:

@@ -14,18 +14,14 @@ from typing import ClassVar
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import CallerError, EntityReset, InvalidArgument
 from ..runtime.ids import EntityRef, engine_key
-from ..runtime.limits import (
-    CLEAR_BATCH_MAX,
-    COUNT_ROWS_MAX,
-    LIST_PAGE_ROWS_MAX,
-    PACED_PER_TURN_MAX,
-)
+from ..runtime.limits import CLEAR_BATCH_MAX, LIST_PAGE_ROWS_MAX, PACED_PER_TURN_MAX
 from ..runtime.pacing import Pacer
-from ..runtime.tables import Query, Table
+from ..runtime.tables import Table
+from .census import Census
 from .engine import Engine
 from .env import EngineEnv
 from .journal import CODECS
-from .pages import page_query, range_of
+from .pages import page_query
 from .ports import ENGINE_KIND, ENGINE_SHARD_KIND, ClearPage, Grant
 from .status import STATUSES
 from .views import IndexRow, PageRequest
@@ -34,16 +30,6 @@ SEEN_SOUSCHEFS = Table(
     "souschef_epochs", (("entity", "TEXT"), ("souschef", "TEXT"), ("epoch", "INTEGER")), 2
 )
 _GRANTS_AT_ONCE_MAX = PACED_PER_TURN_MAX
-_COUNTS = Query(
-    "instances by status",
-    "SELECT status, count(*) FROM (SELECT status FROM instances INDEXED BY instances_by_creation"
-    " WHERE workflow_uuid = ? AND entity >= ? AND entity < ? LIMIT ?) GROUP BY status",
-)
-_COUNTS_OF_IDS = Query(
-    "instances by status, of some ids",
-    "SELECT status, count(*) FROM (SELECT status FROM instances"
-    " WHERE +workflow_uuid = ? AND entity >= ? AND entity < ? LIMIT ?) GROUP BY status",
-)
 
 
 class EngineShard(DurableObject):
@@ -58,6 +44,7 @@ class EngineShard(DurableObject):
         super().__init__(ctx, env)
         self._epochs: dict[str, int] = {}
         self._pacer = Pacer(env.store, env.loop)
+        self._census = Census(env.store, env.loop.time)
 
     def on_evict(self) -> None:
         self._pacer.close()
@@ -116,13 +103,15 @@ class EngineShard(DurableObject):
         rows = await self.env.store.query(query, params)
         return [IndexRow(row[0][len(prefix) :], *row[1:]) for row in rows]
 
-    async def counts(self, account: str, workflow_uuid: str, id_prefix: str = "") -> dict[str, int]:
+    async def counts(self, account: str, workflow_uuid: str) -> dict[str, int]:
+        """All instances of a workflow by status; of many as they were a moment ago (`census`)."""
+        return await self._census.counts(account, workflow_uuid)
+
+    async def counts_at_least(
+        self, account: str, workflow_uuid: str, id_prefix: str = ""
+    ) -> dict[str, int]:
         """Instances by status, of the first COUNT_ROWS_MAX of this shard (with such an id)."""
-        first, end = range_of(f"{account}/{workflow_uuid}/{id_prefix}")
-        rows = await self.env.store.query(
-            _COUNTS_OF_IDS if id_prefix else _COUNTS, (workflow_uuid, first, end, COUNT_ROWS_MAX)
-        )
-        return dict(rows)
+        return await self._census.at_least(account, workflow_uuid, id_prefix)
 
     async def clear(
         self,

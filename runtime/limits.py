@@ -205,7 +205,9 @@ STORE_CACHE_KIB = 16 * KIB  # page cache of a shard's writer
 STORE_ROOM_MIN_BYTES = 4 * MIB  # a disk with less has no room for a store
 STORE_BUSY_MAX_MS = 5_000  # how long a commit waits for another owner's lock
 LIST_PAGE_ROWS_MAX = 1_000
-COUNT_ROWS_MAX = 10_001
+COUNT_ROWS_MAX = 10_001  # of a workflow on a shard that are counted anew for each who asks
+COUNTED_PER_MS = 50  # of more, what was found is told for a ms per so many
+COUNTS_KEPT_MAX = 1_000  # workflows of which a shard keeps it
 
 # transport
 FRAME_BYTES_MAX = 16 * MIB

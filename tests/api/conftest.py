@@ -320,11 +320,13 @@ class FakeRouter:
             if key.startswith(prefix) and self.placement.shard_of(EntityRef("Engine", key)) == shard
         ]
 
-    def EngineShard_counts(
+    def EngineShard_counts_at_least(
         self, shard: str, account: str, uuid: str, prefix: str = ""
     ) -> dict[str, int]:
         mine = self._mine(shard, account, uuid)
         return dict(Counter(view.status for view in mine if view.id.startswith(prefix)))
+
+    EngineShard_counts = EngineShard_counts_at_least
 
     def EngineShard_list_page(self, shard: str, raw: Any) -> list[IndexRow]:
         request = msgspec.convert(raw, PageRequest)

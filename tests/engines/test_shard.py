@@ -14,7 +14,7 @@ import pytest
 from tests.engines.rig import Rig, on_virtual_time, rigged
 from toque.engines.code_host import InProcessCodeHost
 from toque.engines.engine import Engine
-from toque.engines.journal import Instance
+from toque.engines.journal import INSTANCES, Instance
 from toque.engines.ports import Grant, StatusReport
 from toque.engines.reporter import Reporter
 from toque.engines.status import FINISHED, HOLDS_SLOT, SLOT_STATES, STATUSES, TRANSITIONS, move
@@ -202,7 +202,7 @@ async def test_a_prefix_lists_its_ids_in_their_order(tmp_path: Path, newest_firs
             seen += [row.id for row in rows]
             after = rows[-1].created_ms, rows[-1].id
         assert seen == sorted((f"n01{n}" for n in range(10)), reverse=newest_first)
-        counts = await rig.call("counts", "acc", "u1", "n01", kind="EngineShard")
+        counts = await rig.call("counts_at_least", "acc", "u1", "n01", kind="EngineShard")
         assert counts == {"queued": 10}
         assert await page(rig, prefix="n02") == []
 
@@ -228,6 +228,49 @@ async def test_pages_filter(tmp_path: Path) -> None:
         for limit in (0, limits.LIST_PAGE_ROWS_MAX + 1):
             with pytest.raises(InvalidArgument):
                 await page(rig, limit=limit)
+
+
+# --- counts ---
+
+
+def put_many(rig: Rig, status: str, count: int, first: int = 0) -> None:
+    """Write rows of instances that nobody created, straight to the store."""
+    for n in range(first, first + count):
+        one = Instance(1, "r", "quick", "", "", "", "", "api", 0, n, status, n, n)  # type: ignore[arg-type]
+        rig.host.store.put("test", INSTANCES, one.row(f"acc/u1/{status}{n}", "u1"))
+
+
+@virtual
+async def test_of_many_instances_all_are_counted(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        many = {"queued": 4_000, "running": 30, "rollingBack": 2, "waitingForPause": 3}
+        many |= {"waiting": 5_000, "paused": 1, "complete": 5_000, "errored": 7, "terminated": 9}
+        for status, count in many.items():
+            put_many(rig, status, count)
+            await rig.host.store.flush()
+        assert sum(many.values()) > limits.COUNT_ROWS_MAX
+
+        async def counted() -> dict[str, int]:
+            found: dict[str, int] = await rig.call("counts", "acc", "u1", kind="EngineShard")
+            return found
+
+        assert await counted() == many
+        assert await rig.call("counts", "other", "u1", kind="EngineShard") == {}
+        put_many(rig, "errored", 4, first=100)
+        await rig.host.store.flush()
+        assert await counted() == many, "told for a while without another look"
+        await rig.pass_time(sum(many.values()) / limits.COUNTED_PER_MS / 1_000)
+        assert await counted() == many | {"errored": 11}
+
+
+@virtual
+async def test_a_count_of_few_is_never_old(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        rig.auto = False
+        for n in range(3):
+            await rig.create(quick, n, key=f"acc/u1/n{n}", request_id=f"r{n}")
+            counts = await rig.call("counts", "acc", "u1", kind="EngineShard")
+            assert counts == {"queued": n + 1}
 
 
 # --- the reporter -------------------------------------------------------------------------------
