@@ -25,6 +25,7 @@ from ..gatekeeper.identity import Identity
 from ..gatekeeper.slots import GatekeeperFaults
 from ..gatekeeper.spread import SpreadRules
 from ..gatekeeper.workflow_registry import AccountEnv
+from ..migration.migration import Migration, MigrationEnv
 from ..runtime import limits
 from ..runtime.blobs import BlobCollector, BlobStore
 from ..runtime.clock import Clock
@@ -48,7 +49,8 @@ from .codecs import settle_codecs
 from .figures import ShardFigures
 
 CONTROL_CLASSES: dict[str, type[DurableObject]] = {
-    cls.KIND: cls for cls in (Account, Clearing, Gatekeeper, Identity, SousChef, ShardInfo)
+    cls.KIND: cls
+    for cls in (Account, Clearing, Gatekeeper, Identity, Migration, SousChef, ShardInfo)
 }
 DATA_CLASSES: dict[str, type[DurableObject]] = {
     cls.KIND: cls for cls in (Engine, EngineShard, ShardInfo)
@@ -296,6 +298,7 @@ def _envs(
         ),
         SousChef.KIND: souschefs,
         Clearing.KIND: ClearingEnv(settings.placement.data_names()),
+        Migration.KIND: MigrationEnv(settings.placement.names()),
     }
     if reporter is not None:
         engines = EngineEnv(

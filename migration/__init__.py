@@ -1,10 +1,11 @@
-"""Changes of the control plane under running instances: formats and cut-overs.
+"""The V1 control plane, and the move of an account from it to V2.
 
-Nothing needs to be changed yet: format 1 of directory and store is the first, and `runtime`
-refuses newer ones itself. Upgrades of older formats and the move from another control plane
-belong here, above `souschef`, which they may use.
+Read `messages` (what the parts say to each other), `cutover` (the move as a state machine),
+`migration` (the entity that makes it), then `account_old`. Nothing needs to be changed on disk
+yet: format 1 of directory and store is the first, and `runtime` refuses newer ones itself;
+upgrades of older formats belong here.
 
-Never: open a directory of a newer format.
+Never: two planes that give slots or take creates for one account; a directory of a newer format.
 """
 
 if __name__ != "toque.migration":

@@ -18,6 +18,11 @@ OLD_SOUSCHEF = "-/old"
 """In place of `workflow uuid/number` in the key under which AccountOld leases slots on V2."""
 
 
+def migration_id(number: int) -> str:
+    """The id of an account's migration: as text a later one's is greater."""
+    return f"{number:09d}"
+
+
 def old_key(account: str) -> str:
     """The key of an account's AccountOld; also the key of its lease on V2."""
     return f"{account}/{OLD_SOUSCHEF}"
@@ -125,6 +130,61 @@ class OldStatus(msgspec.Struct, array_like=True, frozen=True):
     refused_creates: int
 
 
+class MigrationStatus(msgspec.Struct, array_like=True, frozen=True):
+    """How the migration of an account stands.
+
+    Attributes:
+        account, migration_id: whose, and its id; empty: none was ever begun.
+        state: see `cutover`; `none`: none was ever begun.
+        plane: where the account is, as AccountOld knows; empty: it does not answer just now.
+        paused: it holds at the next state where it may.
+        holds: it does so now.
+        not_before_ms: when it begins; 0: at once.
+        log: each state with when it was reached.
+        frozen: what was found at the freeze.
+        old: how AccountOld stands; None: it does not answer just now.
+        trouble: why the last try failed; empty: it did not.
+        final: why it can't be aborted; empty: it can.
+    """
+
+    account: str
+    migration_id: str
+    state: str
+    plane: str
+    paused: bool
+    holds: bool
+    not_before_ms: int
+    log: list[tuple[str, int]]
+    frozen: Frozen | None
+    old: OldStatus | None
+    trouble: str
+    final: str
+
+
+class MigrationPlan(msgspec.Struct, array_like=True, frozen=True):
+    """What a migration would do: a dry run, which changes nothing.
+
+    Attributes:
+        account: whose.
+        plane: where it is now; empty: AccountOld does not answer.
+        steps: what would happen, a sentence each, in order.
+        objections: what speaks against it, a sentence each; with any it is refused.
+        old: how AccountOld stands; None: it does not answer.
+        workflows, scripts: how many would be copied.
+        running_max_before, running_max_after: how many may run.
+    """
+
+    account: str
+    plane: str
+    steps: list[str]
+    objections: list[str]
+    old: OldStatus | None
+    workflows: int
+    scripts: int
+    running_max_before: int
+    running_max_after: int
+
+
 # AccountOld, whose key is `old_key(account)`. Each method is guarded by the plane it needs:
 #   any    begin() -> None                         makes the account one of V1, if it is not yet
 #   any    report(reports) -> bool                 as SousChef's
@@ -132,7 +192,9 @@ class OldStatus(msgspec.Struct, array_like=True, frozen=True):
 #   any    freeze(migration_id) -> Frozen          stops creates and grants: lease := what runs
 #   any    registry_part(migration_id, after) -> RegistryPart
 #   moving route(migration_id) -> None             it is a SousChef of V2 from now on; heals
-#   any    abort(migration_id) -> None             V1 again, if no create of V2 has asked
+#   any    abort(migration_id) -> None             V1 again, if no create of V2 has asked; else
+#                                                  AbortRefused. A freeze of that id that comes
+#                                                  later changes nothing.
 #   v1     create(OldCreate) -> InstanceView       RateLimited, InstanceAlreadyExists
 #   v1     forward(Forwarded) -> Any               what the Engine answers
 #   v1     list_page(PageRequest) -> list[IndexRow]; counts(uuid, id_prefix) -> dict[str, int]
@@ -147,4 +209,9 @@ class OldStatus(msgspec.Struct, array_like=True, frozen=True):
 # Account.adopt(migration_id) -> None;  Account.healed(migration_id) -> None
 # Account.abandon(migration_id) -> None            nothing of the migration was ever there
 # Gatekeeper.adopt(migration_id, frozen: Frozen, ...) -> None;  Gatekeeper.abandon(migration_id)
+# Of a migration that AccountOld, Account or Gatekeeper gave up, or an older one (ids compare as
+# text), all of these change nothing, however late they come.
 # Migration, whose key is the account's id: see `cutover`.
+#   plan() -> MigrationPlan;  status() -> MigrationStatus
+#   start(request_id, in_ms) -> MigrationStatus    MigrationRefused, MigrationUnderWay
+#   pause(), resume(), abort() -> MigrationStatus  MigrationNotFound, AbortRefused

@@ -137,7 +137,7 @@ class Placement(NamedTuple):
     data_shards: int = 1
     control_shards: int = 1
     control_kinds: frozenset[str] = frozenset(
-        {"Account", "Clearing", "Gatekeeper", "Identity", "SousChef"}
+        {"Account", "AccountOld", "Clearing", "Gatekeeper", "Identity", "Migration", "SousChef"}
     )
 
     def shard_of(self, ref: EntityRef) -> str:

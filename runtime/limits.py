@@ -130,6 +130,16 @@ CLEAR_BATCH_MAX = 100  # instances that one step of a clearing ends
 CLEARING_AGAIN_MS = SECOND_MS
 CLEARING_LINGER_MS = MINUTE_MS  # after it no front end can create for a workflow that is gone
 
+# accounts on V1, and moving them to V2
+V1_RUNNING_MAX = 4_500  # CF
+MIGRATION_HEAL_MS = 10  # between two parts of a healing
+MIGRATION_LOOK_MS = 2 * SECOND_MS  # how often it is looked whether all has ended
+MIGRATION_RETIRE_MS = MINUTE_MS  # how often it is looked whether nothing is kept any more
+MIGRATION_RETRY_MS = 50  # after a call that failed while the account takes no calls
+MIGRATION_PATIENCE_MS = 2 * SECOND_MS  # how long such a call is repeated at once
+MIGRATION_AGAIN_MS = SECOND_MS  # and after that
+MIGRATION_START_MAX_MS = 7 * DAY_MS  # how far ahead one may be planned
+
 # the one-second cycle
 CYCLE_PERIOD_MS = 1_000
 GATEKEEPER_CALLS_PER_SECOND_MAX = 500  # C in ARCHITECTURE.md
