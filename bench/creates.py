@@ -21,11 +21,13 @@ from typing import Annotated, Any
 import aiohttp
 import typer
 
+from toque.loadtest.histograms import percentile
+
 from . import sections
-from .figures import percentile, table
+from .figures import table
 from .server import Server
 
-QUANTILES = (("p50", 50), ("p99", 99))
+QUANTILES = (("p50", 0.5), ("p99", 0.99))
 SETTLE_S = 3
 
 
@@ -125,9 +127,9 @@ async def measure(load: Load, rates: list[float], seconds: float) -> list[dict[s
                 "rate": rate,
                 "creates": len(took),
                 "answered_per_s": round(len(took) / spent, 1),
-                "p50_ms": round(percentile(took, 50), 2),
-                "p99_ms": round(percentile(took, 99), 2),
-                "max_ms": round(percentile(took, 100), 2),
+                "p50_ms": round(percentile(took, 0.5), 2),
+                "p99_ms": round(percentile(took, 0.99), 2),
+                "max_ms": round(percentile(took, 1), 2),
                 **await lives_ms(load, len(took)),
                 "load": round(os.getloadavg()[0], 1),
             }

@@ -1,16 +1,10 @@
-"""Percentiles, medians, and how figures are shown."""
+"""Medians, and how figures are shown."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-
-def percentile(values: Iterable[float], q: float) -> float:
-    """Nearest-rank percentile, `q` of 100; there must be a value."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(q / 100 * (len(ordered) - 1)))]
 
 
 def median_of(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:

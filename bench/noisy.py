@@ -19,8 +19,10 @@ from typing import Annotated, Any, NamedTuple
 import aiohttp
 import typer
 
+from toque.loadtest.histograms import percentile
+
 from . import sections
-from .figures import percentile, table
+from .figures import table
 from .queue_app import QUIET
 from .queues import APP, BATCH
 from .server import Server
@@ -122,8 +124,8 @@ async def measure(server: Server, asked: Asked) -> dict[str, Any]:
         "limit": asked.limit,
         "queued": asked.queued,
         "quiet_offered": sum(offered),
-        "quiet_wait_p50_ms": round(percentile(waits, 50), 1),
-        "quiet_wait_p99_ms": round(percentile(waits, 99), 1),
+        "quiet_wait_p50_ms": round(percentile(waits, 0.5), 1),
+        "quiet_wait_p99_ms": round(percentile(waits, 0.99), 1),
         "quiet_wait_max_ms": round(waits[-1], 1),
         "share_missing": max(abs(d - o) / o for d, o in zip(done, offered, strict=True)),
         "loud_per_s": round(loud_per_s),

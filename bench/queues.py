@@ -21,10 +21,11 @@ import aiohttp
 import typer
 
 from toque.gatekeeper.refusals import QueueFull
+from toque.loadtest.histograms import percentile
 from toque.runtime import limits
 
 from . import processes, sections
-from .figures import percentile, table
+from .figures import table
 from .server import Server
 
 APP = Path(__file__).with_name("queue_app.py")
@@ -147,8 +148,8 @@ async def look(api: Api, server: Server, middle: str) -> dict[str, Any]:
     await api.list(per_page="100", status="errored")
     none_ms = (time.perf_counter() - start) * 1000
     return {
-        "create_p50_ms": round(percentile(took, 50), 2),
-        "create_p99_ms": round(percentile(took, 99), 2),
+        "create_p50_ms": round(percentile(took, 0.5), 2),
+        "create_p99_ms": round(percentile(took, 0.99), 2),
         "page_newest_ms": round(await page_ms(api, direction="desc"), 2),
         "page_oldest_ms": round(await page_ms(api, direction="asc"), 2),
         "page_middle_ms": round(await page_ms(api, direction="asc", date_start=middle), 2),

@@ -21,11 +21,12 @@ from typing import Annotated, Any
 import typer
 
 from toque.engines.ports import ENGINE_KIND
+from toque.loadtest.histograms import percentile
 from toque.runtime.datadir import read_settings
 from toque.runtime.ids import EntityRef, Placement, engine_key
 
 from . import processes, progress, sections
-from .figures import percentile, shown, table
+from .figures import shown, table
 from .fill import fill
 from .server import Server
 
@@ -170,7 +171,7 @@ def report(found: dict[str, list[float]], waiting: int, running: int) -> str:
         "all_s": "all that ran have begun a step",
     }
     rows = [
-        [name, *(shown(percentile(found[key], q), "s") for q in (0, 50, 90, 99, 100))]
+        [name, *(shown(percentile(found[key], q), "s") for q in (0, 0.5, 0.9, 0.99, 1))]
         for key, name in names.items()
     ]
     return f"""## A killed shard
@@ -196,8 +197,8 @@ def command(
     print(text)
     if page:
         figures = {
-            "first_p50_s": percentile(found["first_s"], 50),
-            "all_p99_s": percentile(found["all_s"], 99),
+            "first_p50_s": percentile(found["first_s"], 0.5),
+            "all_p99_s": percentile(found["all_s"], 0.99),
             "kills": kills,
             "waiting": waiting,
             "running": running,

@@ -17,8 +17,10 @@ from typing import Annotated, Any
 import aiohttp
 import typer
 
+from toque.loadtest.histograms import percentile
+
 from . import processes, sections
-from .figures import percentile, shown, table
+from .figures import shown, table
 from .load import open_loop
 from .server import Server, fresh
 
@@ -96,7 +98,7 @@ async def measure(server: Server, n: int, seconds: float) -> dict[str, Any]:
             "memory": after,
             "idle_cores": idle,
             "took": {
-                name: {"n": len(ms), "p50": percentile(ms, 50), "p99": percentile(ms, 99)}
+                name: {"n": len(ms), "p50": percentile(ms, 0.5), "p99": percentile(ms, 0.99)}
                 for name, ms in took.items()
             },
         }

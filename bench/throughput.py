@@ -14,8 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
+from toque.loadtest.histograms import percentile
+
 from . import processes, sections
-from .figures import median_of, percentile, shown, table
+from .figures import median_of, shown, table
 from .server import Server, fresh
 
 WARM = 300
@@ -61,8 +63,8 @@ async def create_to_complete(server: Server, n: int, conc: int) -> dict[str, Any
         alone = await burst(client, "OneStep", ALONE, 1)
     return {
         "completions_per_s": n / window.wall_s,
-        "solo_start_to_complete_p50_ms": percentile(alone, 50),
-        "solo_start_to_complete_p99_ms": percentile(alone, 99),
+        "solo_start_to_complete_p50_ms": percentile(alone, 0.5),
+        "solo_start_to_complete_p99_ms": percentile(alone, 0.99),
         "cpu_ms_per_workflow": window.cpu_total_s * 1000 / n,
         "cpu_ms_by_role": {k: round(v * 1000 / n, 3) for k, v in sorted(window.cpu_s.items())},
         "commits_per_instance": commits / n,
@@ -83,8 +85,8 @@ async def ten_steps(server: Server, n: int, conc: int) -> dict[str, Any]:
     each_ms = [took * 1000 for output in outputs for took in output]
     return {
         "steps_per_s": n * 10 / window.wall_s,
-        "step_p50_ms": percentile(each_ms, 50),
-        "step_p99_ms": percentile(each_ms, 99),
+        "step_p50_ms": percentile(each_ms, 0.5),
+        "step_p99_ms": percentile(each_ms, 0.99),
         "solo_steps_per_s": len(each_ms) / alone_s,
         "cpu_ms_per_step": window.cpu_total_s * 1000 / (n * 10),
         "other_cpu_cores": window.others_cores,

@@ -23,8 +23,10 @@ from typing import Annotated, Any
 import aiohttp
 import typer
 
+from toque.loadtest.histograms import percentile
+
 from . import progress, sections
-from .figures import percentile, shown, table
+from .figures import shown, table
 from .fill import fill
 from .load import one_by_one, open_loop
 from .recovery import some_wait
@@ -73,8 +75,8 @@ async def hibernated(server: Server, n: int) -> dict[str, Any]:
             assert (await one.wait(30)).success
 
         woken = await one_by_one(_WOKEN, wake)
-        found["one_woken_ms"] = percentile(woken, 50)
-        found["one_woken_p99_ms"] = percentile(woken, 99)
+        found["one_woken_ms"] = percentile(woken, 0.5)
+        found["one_woken_p99_ms"] = percentile(woken, 0.99)
         found["views_ms"] = await views(server, client, names[_WOKEN:])
         return found
 
@@ -153,11 +155,11 @@ async def herd(server: Server, n: int, rate: float, due_ms: int) -> dict[str, An
     return {
         "herd_s": late[-1],
         "herd_per_s": n / late[-1],
-        "herd_p50_s": percentile(late, 50),
-        "herd_p99_s": percentile(late, 99),
+        "herd_p50_s": percentile(late, 0.5),
+        "herd_p99_s": percentile(late, 0.99),
         "herd_cpu_ms": cpu * 1000 / n,
-        "create_p50_ms": percentile(during, 50),
-        "create_p99_ms": percentile(during, 99),
+        "create_p50_ms": percentile(during, 0.5),
+        "create_p99_ms": percentile(during, 0.99),
         "creates": len(during),
     }
 

@@ -7,7 +7,7 @@ inside; what is longer than an hour counts as an hour.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from hdrh.histogram import HdrHistogram
 
@@ -74,9 +74,7 @@ def _shown(found: HdrHistogram) -> Latency:
     )
 
 
-def percentile(values: Sequence[float], part: float) -> float | None:
-    """The nearest-rank percentile of a few values; None of none."""
-    if not values:
-        return None
+def percentile(values: Iterable[float], part: float) -> float:
+    """The nearest-rank percentile of a few values, for a part from 0 to 1; there must be one."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]

@@ -13,8 +13,9 @@ from ..api.cli_output import print_json
 from .compare import compare
 from .compare_page import comparison_html
 from .report import write_report
+from .report_hdr import check_histograms
 from .report_page import write_page
-from .result import read_result
+from .result import Result, read_result
 from .summary import print_comparison, print_summary
 
 
@@ -32,7 +33,7 @@ class Asked(NamedTuple):
 
 def report_on(path: Path, asked: Asked) -> int:
     """Tell of a result; gives the exit code."""
-    result = read_result(path)
+    result = _read(path)
     if asked.html is not None:
         write_report(result, asked.html)
     if asked.as_json:
@@ -44,7 +45,7 @@ def report_on(path: Path, asked: Asked) -> int:
 
 def compare_both(first: Path, second: Path, noise: float, force: bool, asked: Asked) -> int:
     """Compare a second result with a first; gives the exit code: FAILED if a figure is worse."""
-    a, b = read_result(first), read_result(second)
+    a, b = _read(first), _read(second)
     found = compare(a, b, names=(str(first), str(second)), floor=noise, force=force)
     if asked.html is not None:
         write_page(comparison_html(found, a, b), asked.html)
@@ -53,3 +54,9 @@ def compare_both(first: Path, second: Path, noise: float, force: bool, asked: As
     else:
         print_comparison(found)
     return FAILED if found.having("worse") else 0
+
+
+def _read(path: Path) -> Result:
+    result = read_result(path)
+    check_histograms(result, str(path))
+    return result

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from hdrh.histogram import HdrHistogram
 
 from ..runtime import limits
-from .result import Latency
+from ..runtime.errors import InvalidArgument
+from .result import Latency, Result
 
 _US_PER_MS = 1000
 _POINTS = (("min", 0.0), ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
@@ -91,6 +92,32 @@ def distribution_of(latency: Latency) -> Distribution | None:
     except Exception:  # whatever a foreign text makes of a decoder
         return None
     return Distribution(highest, [count for _, count in counts]) if counts else None
+
+
+def check_histograms(result: Result, name: str) -> None:
+    """Refuse a document with a histogram that can't be read, or is of something else.
+
+    Raises:
+        InvalidArgument: says which.
+    """
+    for where, latencies in _all_latencies(result):
+        for key, latency in latencies.items():
+            if not latency.hdr:
+                continue
+            found = distribution_of(latency)
+            if (0 if found is None else found.total) != latency.count:
+                told = "can't be read" if found is None else f"has {found.total:,} values"
+                raise InvalidArgument(
+                    f"{name} is damaged: the histogram of latency {key!r:.100}{where}, of "
+                    f"{latency.count:,} values, {told}. With `hdr` set to an empty text the "
+                    "percentiles beside it are shown."
+                )
+
+
+def _all_latencies(result: Result) -> Iterator[tuple[str, dict[str, Latency]]]:
+    yield "", result.latencies
+    for name, group in result.groups.items():
+        yield f" of group {name!r:.100}", group.latencies
 
 
 def curve_of(latency: Latency, points_max: int) -> list[tuple[float, float]]:

@@ -150,8 +150,8 @@ class Samples:
             "accepted": tick.accepted,
             "failed": tick.failed,
             "in_flight": tick.in_flight,
-            "create_p50_ms": _rounded(percentile(tick.creates_ms, 0.5)),
-            "create_p99_ms": _rounded(percentile(tick.creates_ms, 0.99)),
+            "create_p50_ms": _percentile(tick.creates_ms, 0.5),
+            "create_p99_ms": _percentile(tick.creates_ms, 0.99),
         }
         self._note_client(row, at_s, tick)
         page = self._read(at_s, readings) if readings else None
@@ -296,5 +296,5 @@ def _lag_p99_ms(before: Mapping[float, float], now: Mapping[float, float]) -> fl
     return None
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def _percentile(values: Sequence[float], part: float) -> float | None:
+    return round(percentile(values, part), 3) if values else None

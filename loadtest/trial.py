@@ -2,7 +2,7 @@
 
 How long instances took is read from the lists after the load, 500 a page, by the times that the
 server itself has noted; so nothing is asked while they run, and clocks of two machines are never
-compared. A list is read to a bound; beyond it ends are counted by the control plane's own counters.
+compared. All are counted; the times of a bounded number are taken.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class Trial:
         for workflow in sorted(_made_by(load)):
             filters = {"prefix": f"{load.prefix}.", "per_page": str(limits.PER_PAGE_MAX)}
             cursor: str | None = None
-            while left > 0 and not self.lists_lost:
+            while not self.lists_lost:
                 try:
                     backend = self.client.backend
                     page = await backend.list_page(workflow, filters, cursor)
@@ -229,12 +229,15 @@ class Trial:
                     self._lose_lists(error)
                     break
                 for line in page.lines:
+                    left -= 1
+                    if left < 0:
+                        _count(recorder, load, line, ends=ends)
+                        continue
                     latest_ms = max(latest_ms, _ms(line.created_on))
                     if line.ended_on is None:
                         open_lines.append(line)
                     else:
                         self._take(recorder, load, line, due)
-                left -= len(page.lines)
                 cursor = page.cursor
                 if cursor is None:
                     break
@@ -249,8 +252,7 @@ class Trial:
         if line.started_on is not None:
             tally.latencies.add("start", max(0.0, _ms(line.started_on) - created))
         tally.latencies.add("end", max(0.0, ended - created))
-        tally.counts.completed += line.status == "complete"
-        tally.counts.errored += line.status == "errored"
+        _count(recorder, load, line, ends=True)
         was_due = None if due is None else due(line)
         if was_due is not None and created < was_due:
             tally.latencies.add("wake", max(0.0, ended - was_due))
@@ -273,8 +275,7 @@ class Trial:
         self._spans(created, now_ms if ends else created)
         if not ends:
             return
-        tally.counts.unfinished += 1
-        tally.counts.unstarted += line.started_on is None
+        _count(recorder, load, line, ends=True)
         tally.latencies.add("end", max(0.0, now_ms - created))
         was_due = None if due is None else due(line)
         if was_due is not None and created < was_due < now_ms:
@@ -283,6 +284,16 @@ class Trial:
     def _spans(self, first_ms: float, last_ms: float) -> None:
         span = self.span or Span(first_ms, last_ms)
         self.span = Span(min(span.first_ms, first_ms), max(span.last_ms, last_ms))
+
+
+def _count(recorder: Recorder, load: Load, line: InstanceLine, *, ends: bool) -> None:
+    """How it stands. `ends`: it should have ended by now."""
+    counts = recorder.group(group_of(line.id, load.prefix)).counts
+    counts.completed += line.status == "complete"
+    counts.errored += line.status == "errored"
+    if ends and line.ended_on is None:
+        counts.unfinished += 1
+        counts.unstarted += line.started_on is None
 
 
 def _made_by(load: Load) -> set[str]:

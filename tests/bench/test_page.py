@@ -129,10 +129,7 @@ def test_the_parts_of_make_bench_have_the_options_that_they_are_given(others: bo
     assert sum(part.usual_s for part in everything.parts(others)) < 24 * 60
 
 
-def test_percentiles_medians_and_digits() -> None:
-    assert figures.percentile([3, 1, 2], 50) == 2
-    assert figures.percentile([3, 1, 2], 100) == 3
-    assert figures.percentile([7], 99) == 7
+def test_medians_and_digits() -> None:
     assert figures.median_of([{"a": 1}, {"a": 3}, {}], "a") == 2
     assert figures.median_of([{}], "a") is None
     assert [figures.shown(v) for v in (None, 0.12345, 12345.6)] == ["-", "0.123", "12,346"]

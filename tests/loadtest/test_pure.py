@@ -101,7 +101,6 @@ def test_percentiles_are_of_the_nearest_rank() -> None:
     assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2
     assert percentile([float(n) for n in range(1, 101)], 0.99) == 99
     assert percentile([5.0], 0.01) == percentile([5.0], 1.0) == 5
-    assert percentile([], 0.5) is None
 
 
 def test_parts_of_a_load_are_it() -> None:
@@ -243,9 +242,15 @@ def test_a_histogram_keeps_three_digits_and_is_put_together_without_loss() -> No
 
 
 def test_a_percentile_of_few() -> None:
-    assert percentile([], 0.5) is None
     assert percentile([3, 1, 2], 0.5) == 2
     assert percentile([1, 2], 0.99) == 2
+    assert percentile([3, 1, 2], 0) == 1
+
+
+def test_a_second_without_creates_has_no_percentiles() -> None:
+    samples = Samples("acc", [])
+    samples.add(1.0, Tick(), None)
+    assert samples.last["create_p50_ms"] is samples.last["create_p99_ms"] is None
 
 
 def test_parts_of_several_processes_are_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,19 @@ def test_a_result_is_shown_as_json() -> None:
     done = run("report", written("a.json"), "-o", "json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["schema"] == "toque.loadtest/1"
+
+
+@pytest.mark.parametrize("damage", [lambda hdr: hdr[:-9], lambda hdr: "AAAA", None])
+def test_a_damaged_histogram_is_refused(damage: Callable[[str], str] | None) -> None:
+    one, other = latency(long_tail(1000)), latency(long_tail(999))
+    hdr = other["hdr"] if damage is None else damage(one["hdr"])
+    bad = written("bad.json", latencies={"create": {**one, "hdr": hdr}})
+    for words in (["report", bad], ["compare", written("a.json"), bad]):
+        done = run(*words)
+        assert done.exit_code == 2, done.output
+        assert "the histogram of latency 'create'" in " ".join(done.output.split())
+    told = run("report", written("none.json", latencies={"create": {**one, "hdr": ""}}))
+    assert told.exit_code == 0, told.output
 
 
 def test_a_second_that_is_no_worse_is_exit_code_0() -> None:

@@ -17,6 +17,7 @@ from toque.loadtest.execute import verdict
 from toque.loadtest.result import Result
 from toque.loadtest.run import run_on
 from toque.loadtest.targets_http import SCRIPT, Target, embedded_target, http_target
+from toque.runtime import limits
 from toque.runtime.errors import InvalidArgument, OutcomeUnknown, ToqueError
 
 ENDLESS = 300.0
@@ -75,6 +76,16 @@ def test_what_is_left_of_one_test_is_ended_and_spoils_no_other(tmp_path: Path) -
     assert [sum(each.values()) for each in live] == [7, 7, 10]
     assert [each.stopped_early is None for each in results] == [True, False, True, True, True]
     assert [each.counts.completed for each in results] == [0, 0, 0, 5, 5]
+
+
+def test_more_instances_than_times_are_taken_of_are_counted_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LOADTEST_SWEEP_ROWS_MAX", 8)
+    monkeypatch.setattr(limits, "PER_PAGE_MAX", 5)
+    result = asyncio.run(run_on(embedded_target(), small("burst", count=23), every_s=EVERY_S))
+    assert result.counts.completed == result.counts.accepted == 23
+    assert result.latencies["end"].count == 8
 
 
 @pytest.mark.parametrize("error", [RateLimited("slower"), OutcomeUnknown("lost")], ids=str)
