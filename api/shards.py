@@ -25,7 +25,9 @@ from ..gatekeeper.identity import Identity
 from ..gatekeeper.slots import GatekeeperFaults
 from ..gatekeeper.spread import SpreadRules
 from ..gatekeeper.workflow_registry import AccountEnv
+from ..migration.account_old import AccountOld
 from ..migration.migration import Migration, MigrationEnv
+from ..migration.old_kitchen import AccountOldEnv
 from ..runtime import limits
 from ..runtime.blobs import BlobCollector, BlobStore
 from ..runtime.clock import Clock
@@ -50,7 +52,16 @@ from .figures import ShardFigures
 
 CONTROL_CLASSES: dict[str, type[DurableObject]] = {
     cls.KIND: cls
-    for cls in (Account, Clearing, Gatekeeper, Identity, Migration, SousChef, ShardInfo)
+    for cls in (
+        Account,
+        AccountOld,
+        Clearing,
+        Gatekeeper,
+        Identity,
+        Migration,
+        SousChef,
+        ShardInfo,
+    )
 }
 DATA_CLASSES: dict[str, type[DurableObject]] = {
     cls.KIND: cls for cls in (Engine, EngineShard, ShardInfo)
@@ -59,11 +70,16 @@ DATA_CLASSES: dict[str, type[DurableObject]] = {
 
 @dataclass(frozen=True)
 class Faults:
-    """Deliberate faults for checkers; all off in earnest."""
+    """Deliberate faults for checkers; all off in earnest.
+
+    Attributes:
+        lost_births: on V1, every so manieth create's one message to its Engine is not sent.
+    """
 
     host: HostFaults = field(default_factory=HostFaults)
     engine: EngineFaults = field(default_factory=EngineFaults)
     gatekeeper: GatekeeperFaults = field(default_factory=GatekeeperFaults)
+    lost_births: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +94,7 @@ class ShardSettings:
         creates_per_second: of an account, and of a workflow, that has set none.
         gatekeeper_calls: how many calls a second an account's Gatekeeper may get.
         spread: how many creates a second, and how many queued, one SousChef of a workflow is for.
+        v1: slots of an account on control plane V1, and creates in V1_CREATES_WINDOW_MS.
         objects: users' entity classes.
         writer: where commits run; see `SqliteStore.open`.
         commit_delay: for the inline writer.
@@ -100,6 +117,7 @@ class ShardSettings:
     )
     gatekeeper_calls: int = limits.GATEKEEPER_CALLS_PER_SECOND_MAX
     spread: tuple[int, int] = (limits.SOUSCHEF_CREATES_PER_SECOND, limits.SOUSCHEF_QUEUED)
+    v1: tuple[int, int] = (limits.V1_RUNNING_MAX, limits.V1_CREATES_MAX)
     objects: Sequence[type[DurableObject]] = ()
     writer: Literal["thread", "inline"] = "thread"
     commit_delay: Callable[[], float] | None = None
@@ -281,13 +299,22 @@ def _envs(
     code_host: CodeHost,
     blobs: BlobCollector | None,
 ) -> dict[str, Any]:
-    control_shards = len(settings.placement.control_names())
-    pacer = Pacer(host.loop, gap_ms(settings.gatekeeper_calls, control_shards))
-    souschefs = SousChefEnv(epoch=lambda: host.store.epoch, pacer=pacer)
     engines: EngineEnv | None = None
+    accounts = AccountEnv(settings.running_max, settings.souschefs, settings.creates_per_second)
+    souschefs = _souschefs(settings, host)
     envs: dict[str, Any] = {
-        Account.KIND: AccountEnv(
-            settings.running_max, settings.souschefs, settings.creates_per_second
+        Account.KIND: accounts,
+        AccountOld.KIND: AccountOldEnv(
+            epoch=souschefs.epoch,
+            totals=souschefs.totals,
+            pacer=souschefs.pacer,
+            store=store,
+            account=accounts,
+            running_max=settings.v1[0],
+            creates_max=settings.v1[1],
+            retention=settings.retention,
+            codecs=settings.codecs,
+            lost_births=settings.faults.lost_births,
         ),
         Gatekeeper.KIND: GatekeeperEnv(
             settings.running_max,
@@ -298,7 +325,7 @@ def _envs(
         ),
         SousChef.KIND: souschefs,
         Clearing.KIND: ClearingEnv(settings.placement.data_names()),
-        Migration.KIND: MigrationEnv(settings.placement.names()),
+        Migration.KIND: MigrationEnv(settings.placement.names(), settings.v1[0]),
     }
     if reporter is not None:
         engines = EngineEnv(
@@ -318,6 +345,12 @@ def _envs(
         host, store, code_host, settings.process, engines, souschefs, settings.running_max
     )
     return envs
+
+
+def _souschefs(settings: ShardSettings, host: Host) -> SousChefEnv:
+    control_shards = len(settings.placement.control_names())
+    pacer = Pacer(host.loop, gap_ms(settings.gatekeeper_calls, control_shards))
+    return SousChefEnv(epoch=lambda: host.store.epoch, pacer=pacer)
 
 
 def _peeker(host: Host) -> Callable[[EntityRef], Engine | None]:

@@ -50,11 +50,11 @@ from .journal import (
 )
 from .keeping import whole
 from .operations import InstanceOperations
-from .ports import ENGINE_KIND
+from .ports import ENGINE_KIND, OLD_NUMBER
 from .present import in_order, step_output, step_views
 from .rows import check_same, content_of
 from .status import FINISHED, HOLDS_SLOT, move
-from .views import CreateRequest, InstanceView, StepOutput
+from .views import CreateRequest, InstanceView, StepOutput, retention_of
 
 _ACTIVE = Query("active instances", "SELECT entity FROM instances WHERE active = 1")
 
@@ -91,9 +91,10 @@ class Engine(InstanceOperations):
         check_instance_id(self._id())
         self._refuse_create(request.request_id)
         now_ms = self.ctx.clock.now_ms()
+        since_ms = request.created_ms or now_ms
         self._instance = Instance(
             version=FORMAT_VERSION,
-            run_id=self.ctx.entropy.new_id(),
+            run_id=request.run_id or self.ctx.entropy.new_id(),
             workflow=request.workflow,
             class_name=request.class_name,
             version_id=request.version_id,
@@ -101,14 +102,14 @@ class Engine(InstanceOperations):
             request_id=request.request_id,
             request_content=content,
             source=request.source,
-            souschef=self.ctx.entropy.randrange(max(1, request.souschefs)),
-            created_ms=now_ms,
+            souschef=self._choose_souschef(request.souschefs),
+            created_ms=since_ms,
             status="queued",
-            modified_ms=now_ms,
-            queued_ms=now_ms,
+            modified_ms=since_ms,
+            queued_ms=since_ms,
             report_seq=1,
             params=self._rows.keep_payload("params", request.params),
-            retention=_retention(request, self.env.retention),
+            retention=retention_of(request, self.env.retention),
             steps_max=min(max(0, request.steps_max), limits.STEPS_PER_INSTANCE_MAX),
         )
         self._inherit(self._instance)
@@ -118,6 +119,9 @@ class Engine(InstanceOperations):
         self._is_changed = self._must_report = True
         self._flush()
         return self.wait(request.wait_ms) if request.wait_ms else self._view()
+
+    def _choose_souschef(self, souschefs: int) -> int:
+        return self.ctx.entropy.randrange(souschefs) if souschefs > 0 else OLD_NUMBER
 
     def view(self, with_steps: bool, newest_first: bool) -> InstanceView | Awaitable[InstanceView]:
         """The instance as it is now."""
@@ -357,13 +361,3 @@ class Engine(InstanceOperations):
         for timer in self._waiters.values():
             timer.cancel()
         self._waiters.clear()
-
-
-def _retention(request: CreateRequest, usual: tuple[int, int]) -> tuple[int, int]:
-    """How long the new instance is kept: as its create says, else its front end's defaults."""
-    success, other = usual
-    for said in (request.default_retention, request.retention):
-        if said is not None:
-            success = success if said[0] is None else said[0]
-            other = other if said[1] is None else said[1]
-    return success, other

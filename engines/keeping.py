@@ -20,7 +20,7 @@ from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import CallerError, EntityReset, InstanceNotFound, SystemFault
 from .env import EngineEnv
 from .journal import Instance, Record
-from .ports import StatusReport
+from .ports import StatusReport, souschef_key
 from .present import instance_view
 from .rows import InstanceRows
 from .run_port import Run, Starts
@@ -118,8 +118,7 @@ class KeptInstance(DurableObject):
             run.start(starts)
 
     def _report(self, report: StatusReport, souschef: int) -> None:
-        workflow = report.key[: -len(self._rows.id)]  # of a key: account/workflow uuid/id
-        self.env.reporter.add(f"{workflow}{souschef}", report)
+        self.env.reporter.add(souschef_key(report.key, self._rows.id, souschef), report)
 
     def _changed(self, now_ms: int) -> None:
         """The status has changed: write it, and report it until the SousChef confirms."""

@@ -11,12 +11,29 @@ from typing import Literal
 
 import msgspec
 
+from ..runtime.ids import ACCOUNT_OLD_KIND, OLD_SOUSCHEF, EntityRef, old_key
+
 SOUSCHEF_KIND = "SousChef"
+OLD_NUMBER = -1
+"""In place of a SousChef's number: made on V1, the instance reports to AccountOld for life."""
 ENGINE_KIND = "Engine"
 ENGINE_SHARD_KIND = "EngineShard"
 
 SlotState = Literal["queued", "running", "waiting", "paused", "ended"]
 """What the SousChef must know: wants a slot | holds one | parked | paused | gone."""
+
+
+def souschef_key(engine_key: str, instance_id: str, number: int) -> str:
+    """The key of the SousChef that an instance reports to, by its number there."""
+    if number == OLD_NUMBER:
+        return old_key(engine_key.split("/", 1)[0])
+    return f"{engine_key[: -len(instance_id)]}{number}"
+
+
+def souschef_ref(key: str) -> EntityRef:
+    """The entity with that key among SousChefs, of which AccountOld is one."""
+    is_old = key.endswith(OLD_SOUSCHEF)
+    return EntityRef(ACCOUNT_OLD_KIND if is_old else SOUSCHEF_KIND, key)
 
 
 class StatusReport(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -27,7 +27,7 @@ from ..runtime.limits import (
     REPORTS_PENDING_MAX,
     REPORTS_PER_MESSAGE_MAX,
 )
-from .ports import ENGINE_KIND, SOUSCHEF_KIND, StatusReport
+from .ports import ENGINE_KIND, StatusReport, souschef_ref
 
 Call = Callable[..., "asyncio.Future[Any]"]
 """`call(ref, method, *args)` gives the future of the answer."""
@@ -162,7 +162,7 @@ class Reporter:
             batch = [lane.pending.pop(key) for key in keys]
         self._pending -= len(batch)
         lane.in_flight += 1
-        answer = self._call(EntityRef(SOUSCHEF_KIND, souschef), "report", batch)
+        answer = self._call(souschef_ref(souschef), "report", batch)
         answer.add_done_callback(partial(self._answered, souschef, lane, batch))
 
     def _answered(

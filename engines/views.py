@@ -22,12 +22,13 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
         params: JSON.
         request_id: the same create sent again carries the same id and gets the same answer;
             another id on an existing instance is `InstanceAlreadyExists`.
-        souschefs: how many SousChefs to choose from.
+        souschefs: how many SousChefs to choose from; 0: it reports to AccountOld, for life.
         source: what made it (`api`, `binding`, ...).
         wait_ms: answer only when the instance has ended, or after so long; 0: at once.
         retention: how long it is kept after success, and after another end, in ms.
         steps_max: how many steps it may make; 0: as many as its code says.
         default_retention: what holds where `retention` does not say.
+        run_id, created_ms: what AccountOld has told already; empty and 0: the Engine's own.
     """
 
     workflow: str
@@ -42,6 +43,18 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     retention: Retention | None = None
     steps_max: int = 0
     default_retention: Retention | None = None
+    run_id: str = ""
+    created_ms: int = 0
+
+
+def retention_of(request: CreateRequest, usual: tuple[int, int]) -> tuple[int, int]:
+    """How long the new instance is kept: as its create says, else its front end's defaults."""
+    success, other = usual
+    for said in (request.default_retention, request.retention):
+        if said is not None:
+            success = success if said[0] is None else said[0]
+            other = other if said[1] is None else said[1]
+    return success, other
 
 
 class ErrorView(msgspec.Struct, array_like=True, frozen=True, gc=False):

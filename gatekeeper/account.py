@@ -7,13 +7,15 @@ Gatekeeper must know of a change is told through the outbox, in the same commit 
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ..runtime import limits
-from ..runtime.entity import Context
 from ..runtime.errors import InvalidArgument, ScriptNotFound
 from ..runtime.ids import EntityRef, check_workflow_name
 from ..runtime.tables import Row, Table
+from .adoption import ACCOUNT_PLANES, AdoptableRegistry
 from .deploys import plan_deploy
 from .messages import (
     ACCOUNT_KIND,
@@ -27,14 +29,13 @@ from .messages import (
     Settings,
     WorkflowRecord,
 )
+from .planes import requires
 from .settings import ACCOUNT_ROW, NOTHING_SET, QUEUES, SETTINGS, SettingsBook, check_change
 from .workflow_registry import (
     ACCOUNTS,
     FIXED_SPREADS,
     VERSIONS,
     WORKFLOWS,
-    AccountEnv,
-    WorkflowRegistry,
 )
 
 SCRIPTS = Table(
@@ -51,18 +52,20 @@ SCRIPTS = Table(
 )
 
 
-class Account(WorkflowRegistry):
+class Account(AdoptableRegistry):
     """The registry of one account; its key is the account's id."""
 
     KIND = ACCOUNT_KIND
-    TABLES = (ACCOUNTS, WORKFLOWS, FIXED_SPREADS, VERSIONS, SETTINGS, QUEUES, SCRIPTS)
+    REGISTRY = (ACCOUNTS, WORKFLOWS, FIXED_SPREADS, VERSIONS, SETTINGS, QUEUES, SCRIPTS)
+    TABLES = (*REGISTRY, ACCOUNT_PLANES)
 
-    def __init__(self, ctx: Context, env: AccountEnv | None) -> None:
-        super().__init__(ctx, env)
-        self._settings = SettingsBook(ctx)
+    def _load(self) -> None:
+        super()._load()
+        self._settings = SettingsBook(self.ctx)
 
     # --- scripts ----------------------------------------------------------------------------
 
+    @requires("v2")
     def put_script(
         self, script: str, code_hash: str, classes: list[tuple[str, str]], take_over: bool
     ) -> Deployed:
@@ -106,6 +109,7 @@ class Account(WorkflowRegistry):
         self.ctx.put(SCRIPTS, (self.ctx.ref.key, script, code_hash, created_ms, now_ms, raw))
         return ScriptRecord(script, code_hash, created_ms, now_ms, classes)
 
+    @requires("v2")
     def register(
         self, name: str, class_name: str, script_name: str, change: LimitsChange
     ) -> DeployedWorkflow:
@@ -123,6 +127,7 @@ class Account(WorkflowRegistry):
         """
         check_workflow_name(name)
         check_change(change, of_workflow=True)
+        self._check_plane(change, of_workflow=True)
         script = self._script(script_name)
         if script is None:
             raise ScriptNotFound(
@@ -140,6 +145,7 @@ class Account(WorkflowRegistry):
         self.change_limits(name, change)
         return DeployedWorkflow(self.get_workflow(name), record.version_id != before)
 
+    @requires("v2")
     def list_scripts(self) -> list[ScriptRecord]:
         """All scripts, by name."""
         rows = self.ctx.scan(SCRIPTS, (self.ctx.ref.key,), limit=limits.SCRIPTS_PER_ACCOUNT_MAX)
@@ -149,6 +155,7 @@ class Account(WorkflowRegistry):
         row = self.ctx.get(SCRIPTS, (self.ctx.ref.key, name))
         return None if row is None else _script_of(row)
 
+    @requires("v2")
     def delete_workflow(self, name: str) -> WorkflowRecord:
         """Remove a workflow; the name is free again, the uuid is never used again.
 
@@ -166,13 +173,14 @@ class Account(WorkflowRegistry):
             self._tell_workflow(record.uuid, 1, 0)
         self._put_settings(record.uuid, NOTHING_SET)
         self._fix_spread(record.uuid, None)
-        clearing = EntityRef(CLEARING_KIND, f"{key}/{record.uuid}")
+        clearing = EntityRef(CLEARING_KIND, f"{self.account}/{record.uuid}")
         self.ctx.tell(clearing, "begin", "delete", [], record.uuid)
         self._next_generation()
         self.ctx.delete(WORKFLOWS, (key, name))
         del self._workflows[name]
         return record
 
+    @requires("v2")
     def set_souschefs(self, name: str, souschefs: int | None) -> WorkflowRecord:
         """Set over how many SousChefs new instances are spread; old ones stay where they are.
 
@@ -203,8 +211,7 @@ class Account(WorkflowRegistry):
             self.ctx.delete(FIXED_SPREADS, key)
         else:
             self.ctx.put(FIXED_SPREADS, key)
-        gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)
-        self.ctx.tell(gatekeeper, "set_spread", uuid, souschefs)
+        self._tell_gatekeeper("set_spread", uuid, souschefs)
 
     def spread(self, uuid: str, souschefs: int) -> None:
         """The Gatekeeper tells over how many SousChefs a workflow's new instances go from now on.
@@ -215,6 +222,7 @@ class Account(WorkflowRegistry):
         if record is not None and record.souschefs_auto and record.souschefs != souschefs:
             self._change(record, souschefs=souschefs)
 
+    @requires("v2")
     def set_workflow_limits(self, name: str, weight: int, running_max: int) -> WorkflowRecord:
         """Set a workflow's weight (1: as all others) and limit (0: only the account's).
 
@@ -234,10 +242,12 @@ class Account(WorkflowRegistry):
 
     # --- the account ------------------------------------------------------------------------
 
+    @requires("v2")
     def snapshot(self, known_generation: int) -> AccountSnapshot:
         """All that front ends cache; without the workflows if they know this generation."""
         if known_generation == self._generation:
-            return AccountSnapshot(self._generation, self._running_max, None)
+            told = AccountSnapshot(self._generation, self._running_max, None)
+            return msgspec.structs.replace(told, plane=self._planes.info)
         return self._snapshot()
 
     def _snapshot(self) -> AccountSnapshot:
@@ -247,8 +257,10 @@ class Account(WorkflowRegistry):
             list(self._workflows.values()),
             self._settings.all,
             self._env.creates_per_second,
+            self._planes.info,
         )
 
+    @requires("v2")
     def change_limits(self, name: str | None, change: LimitsChange) -> AccountSnapshot:
         """Change limits and settings of a workflow (None: of the account), all or none of them.
 
@@ -257,6 +269,7 @@ class Account(WorkflowRegistry):
         """
         record = None if name is None else self.get_workflow(name)
         check_change(change, of_workflow=record is not None)
+        self._check_plane(change, of_workflow=record is not None)
         if record is not None:
             self._change_workflow_limits(record, change)
         elif change.running_max is not msgspec.UNSET:
@@ -283,14 +296,13 @@ class Account(WorkflowRegistry):
         if settings == old:
             return False
         if settings.creates_per_second != old.creates_per_second:
-            gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)
-            self.ctx.tell(gatekeeper, "set_rate", uuid, settings.creates_per_second)
+            self._tell_gatekeeper("set_rate", uuid, settings.creates_per_second)
         if settings.queued_max != old.queued_max:
-            gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)
-            self.ctx.tell(gatekeeper, "set_queue", uuid, settings.queued_max)
+            self._tell_gatekeeper("set_queue", uuid, settings.queued_max)
         self._settings.put(uuid, settings)
         return True
 
+    @requires("v2")
     def set_limits(self, running_max: int) -> AccountSnapshot:
         """Set how many instances of the account may run.
 
@@ -301,7 +313,7 @@ class Account(WorkflowRegistry):
             raise InvalidArgument(f"running_max must be at least 0, not {running_max}.")
         if running_max != self._running_max:
             key = self.ctx.ref.key
-            self.ctx.tell(EntityRef(GATEKEEPER_KIND, key), "set_limit", running_max)
+            self._tell_gatekeeper("set_limit", running_max)
             self.ctx.put(ACCOUNTS, (key, self._generation + 1, running_max))
             self._generation += 1
             self._running_max = running_max
@@ -310,8 +322,10 @@ class Account(WorkflowRegistry):
     # --- inside -----------------------------------------------------------------------------
 
     def _tell_workflow(self, uuid: str, weight: int, running_max: int) -> None:
-        gatekeeper = EntityRef(GATEKEEPER_KIND, self.ctx.ref.key)
-        self.ctx.tell(gatekeeper, "set_workflow", uuid, weight, running_max)
+        self._tell_gatekeeper("set_workflow", uuid, weight, running_max)
+
+    def _tell_gatekeeper(self, method: str, *args: Any) -> None:
+        self.ctx.tell(EntityRef(GATEKEEPER_KIND, self.account), method, *args)
 
 
 def _script_of(row: Row) -> ScriptRecord:

@@ -20,8 +20,9 @@ import msgspec
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import InvalidArgument, SystemFault
-from ..runtime.ids import EntityRef
+from ..runtime.ids import OLD_SOUSCHEF, EntityRef, old_key
 from ..runtime.tables import Table
+from .handover import Frozen, PlaneBook, plane_table
 from .messages import (
     ACCOUNT_KIND,
     GATEKEEPER_KIND,
@@ -31,6 +32,7 @@ from .messages import (
     RateReply,
     RateRequest,
 )
+from .planes import Plane, requires
 from .rates import MILLI, RateBook
 from .room import RoomBook
 from .slots import GatekeeperFaults, Holder, LeaseBook
@@ -75,10 +77,13 @@ SPREADS = Table(
     (("entity", "TEXT"), ("workflow", "TEXT"), ("souschefs", "INTEGER"), ("fixed", "INTEGER")),
     key_size=2,
 )
+GATEKEEPER_PLANES = plane_table("gatekeeper_planes")
 ACCOUNT_ROW = ""
 """The row of LIMITS that holds the account's own limit."""
 
 _RATE_WINDOW_MS = 10_000
+_OLD_WORKFLOW = OLD_SOUSCHEF.split("/", 1)[0]
+"""In place of a workflow's uuid: all that AccountOld's lease is for."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +112,12 @@ class Gatekeeper(DurableObject):
     """Leases the slots of one account; its key is the account's id."""
 
     KIND = GATEKEEPER_KIND
-    TABLES = (LEASES, LIMITS, RATES, QUEUES, SPREADS)
+    TABLES = (LEASES, LIMITS, RATES, QUEUES, SPREADS, GATEKEEPER_PLANES)
 
     def __init__(self, ctx: Context, env: GatekeeperEnv | None) -> None:
         super().__init__(ctx, env)
         self._env = env or GatekeeperEnv()
+        self._planes = PlaneBook(ctx, GATEKEEPER_PLANES)
         self._calls = 0
         self._recent: deque[tuple[int, int]] = deque()
         self._book = self._load()
@@ -149,6 +155,7 @@ class Gatekeeper(DurableObject):
 
     # --- handlers ---------------------------------------------------------------------------
 
+    @requires("v2")
     def cycle(self, request: CycleRequest) -> CycleReply:
         """A SousChef's one call per period: its report for its lease.
 
@@ -176,6 +183,7 @@ class Gatekeeper(DurableObject):
             raise
         return outcome.reply
 
+    @requires("v2")
     def lease_rates(self, request: RateRequest) -> RateReply:
         """A front end's one call per period: what arrived there for its rates.
 
@@ -289,6 +297,44 @@ class Gatekeeper(DurableObject):
             slots_raised=book.raised,
             period_ms=book.period_ms,
         )
+
+    # --- the cut-over -----------------------------------------------------------------------
+
+    @property
+    def plane(self) -> Plane:
+        """Where the account is, as this entity knows; see `planes.requires`."""
+        return self._planes.state.plane
+
+    def set_plane(self, plane: str) -> None:
+        """The Account tells that it was made on V1. It may be late."""
+        if plane == "v1" and not self._planes.state.migration_id and not self._book.holders:
+            self._planes.write(plane="v1")
+
+    def adopt(self, migration_id: str, frozen: Frozen) -> None:
+        """Take the account over: what runs on V1 is the first lease, before any other.
+
+        Raises:
+            StaleMigration: another migration has the account, or this one was given up.
+        """
+        if self._planes.is_adopted_by(migration_id, may_be_new=not self._book.holders):
+            return
+        self.set_limit(frozen.running_max)
+        self.set_workflow(_OLD_WORKFLOW, max(1, frozen.workflows), 0)
+        chef, held = old_key(self.ctx.ref.key), frozen.holding
+        self._book.load(chef, frozen.lease_version, held, held, 0, 0, left=False)
+        self._write(self._book.holders[chef])
+        self._planes.write(plane="v2", migration_id=migration_id, from_v1=True)
+
+    def abandon(self, migration_id: str) -> None:
+        """The migration was given up: AccountOld leases its own slots again."""
+        if self._planes.state.migration_id != migration_id:
+            self._planes.give_up(migration_id)
+            return
+        account = self.ctx.ref.key
+        self.ctx.delete(LEASES, (account, old_key(account)))
+        self.ctx.delete(LIMITS, (account, f"{account}/{_OLD_WORKFLOW}"))
+        self._planes.give_up(migration_id, plane="v1", migration_id="", from_v1=False)
+        self._book = self._load()
 
     # --- inside -----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
-from ..runtime.errors import SystemFault
+from ..runtime.errors import CallerError, SystemFault
 
 Plane = Literal["v1", "moving", "v2"]
 """`moving`: V1 has stopped and V2 does not serve yet; it lasts as long as a few commits."""
@@ -57,6 +57,40 @@ class WrongControlPlane(SystemFault):
     retryable = True
 
 
+class PlaneUnsupported(CallerError):
+    """The control plane that the account is on has no such thing. Nothing was changed.
+
+    `data`: `account`, `field`.
+    """
+
+    code = "plane.unsupported"
+    number = 10620
+
+
+class StaleMigration(CallerError):
+    """A migration that was given up, or another than the account's, has said something.
+
+    Nothing was changed.
+
+    `data`: `account`, `migration_id` and `reason`.
+    """
+
+    code = "migration.stale"
+    number = 10621
+
+
+class InstanceUnborn(SystemFault):
+    """The instance's create was acknowledged on control plane V1, but it has no Engine yet.
+
+    Nothing was done. It has one soon; or only when the account moves to V2, if the message that
+    was to make it was lost.
+    """
+
+    code = "instance.unborn"
+    number = 10622
+    retryable = True
+
+
 def requires(*planes: Plane) -> Callable[[_M], _M]:
     """Guard a handler: it runs only while its entity's `plane` is one of these.
 
@@ -68,7 +102,7 @@ def requires(*planes: Plane) -> Callable[[_M], _M]:
 
     def guard(method: _M) -> _M:
         @functools.wraps(method)
-        def guarded(self: Any, *args: Any) -> Any:
+        def guarded(self: Any, *args: Any, **named: Any) -> Any:
             if self.plane not in planes:
                 account = self.ctx.ref.key.split("/", 1)[0]
                 raise WrongControlPlane(
@@ -76,7 +110,7 @@ def requires(*planes: Plane) -> Callable[[_M], _M]:
                     f"is for {' or '.join(planes)}.",
                     {"account": account, "requires": list(planes), "is": self.plane},
                 )
-            return method(self, *args)
+            return method(self, *args, **named)
 
         guarded.planes = planes  # type: ignore[attr-defined]
         return cast(_M, guarded)

@@ -18,6 +18,7 @@ from ..runtime.ids import check_workflow_name
 from ..runtime.tables import Table
 from .deploys import check_owner
 from .messages import VersionRecord, WorkflowRecord
+from .planes import Plane, requires
 
 ACCOUNTS = Table(
     "accounts",
@@ -81,13 +82,28 @@ class AccountEnv:
 
 
 class WorkflowRegistry(DurableObject):
-    """See the module's description; its key is the account's id."""
+    """See the module's description; its key begins with the account's id."""
 
     _env: AccountEnv
 
     def __init__(self, ctx: Context, env: AccountEnv | None) -> None:
         super().__init__(ctx, env)
         self._env = env or AccountEnv()
+        self._load()
+
+    @property
+    def plane(self) -> Plane:
+        """Where the account is, as this entity knows; see `planes.requires`."""
+        return "v2"
+
+    @property
+    def account(self) -> str:
+        """The account's id."""
+        return self.ctx.ref.key.split("/", 1)[0]
+
+    def _load(self) -> None:
+        """Read the rows."""
+        ctx = self.ctx
         key = ctx.ref.key
         row = ctx.get(ACCOUNTS, (key,))
         self._generation = row[1] if row else 0
@@ -101,6 +117,7 @@ class WorkflowRegistry(DurableObject):
             for record in known
         }
 
+    @requires("v2")
     def put_workflow(
         self,
         name: str,
@@ -143,7 +160,7 @@ class WorkflowRegistry(DurableObject):
     ) -> WorkflowRecord:
         if len(self._workflows) >= limits.WORKFLOWS_PER_ACCOUNT_MAX:
             raise TooManyWorkflows(
-                f"account {self.ctx.ref.key!r} has {len(self._workflows)} workflows; delete one "
+                f"account {self.account!r} has {len(self._workflows)} workflows; delete one "
                 f"before adding {name!r}.",
                 {"max": limits.WORKFLOWS_PER_ACCOUNT_MAX},
             )
@@ -164,6 +181,7 @@ class WorkflowRegistry(DurableObject):
         self._write(record)
         return record
 
+    @requires("v2")
     def get_workflow(self, name: str) -> WorkflowRecord:
         """The workflow of that name.
 
@@ -175,6 +193,7 @@ class WorkflowRegistry(DurableObject):
             raise WorkflowNotFound(f"there is no workflow {name!r:.80}.", {"name": name[:80]})
         return record
 
+    @requires("v2")
     def list_versions(self, name: str) -> list[VersionRecord]:
         """The versions of a workflow, oldest first (the newest SCAN_ROWS_MAX of them)."""
         prefix = (self.ctx.ref.key, self.get_workflow(name).uuid)

@@ -11,21 +11,18 @@ from typing import Any
 import msgspec
 
 from ..engines.views import CreateRequest
+from ..gatekeeper.handover import Frozen as Frozen
+from ..gatekeeper.handover import RegistryPart as RegistryPart
+from ..runtime.ids import ACCOUNT_OLD_KIND as ACCOUNT_OLD_KIND
+from ..runtime.ids import OLD_SOUSCHEF as OLD_SOUSCHEF
+from ..runtime.ids import old_key as old_key
 
-ACCOUNT_OLD_KIND = "AccountOld"
 MIGRATION_KIND = "Migration"
-OLD_SOUSCHEF = "-/old"
-"""In place of `workflow uuid/number` in the key under which AccountOld leases slots on V2."""
 
 
 def migration_id(number: int) -> str:
     """The id of an account's migration: as text a later one's is greater."""
     return f"{number:09d}"
-
-
-def old_key(account: str) -> str:
-    """The key of an account's AccountOld; also the key of its lease on V2."""
-    return f"{account}/{OLD_SOUSCHEF}"
 
 
 class OldCreate(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -60,43 +57,6 @@ class Asked(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     held: bool
     healing: bool
-
-
-class Frozen(msgspec.Struct, array_like=True, frozen=True):
-    """What AccountOld froze: all that Gatekeeper and Account are made of.
-
-    Attributes:
-        migration_id: by whom.
-        at_ms: when.
-        lease_version: of its lease on V2, the first.
-        holding: slots in use or granted; the lease.
-        queued, waiting, paused, unborn: how many of each there are.
-        running_max: the account's limit.
-    """
-
-    migration_id: str
-    at_ms: int
-    lease_version: int
-    holding: int
-    queued: int
-    waiting: int
-    paused: int
-    unborn: int
-    running_max: int
-
-
-class RegistryPart(msgspec.Struct, array_like=True, frozen=True):
-    """Rows of the registry on their way from AccountOld to Account.
-
-    Attributes:
-        table: the table's name.
-        rows: without the entity's column; plain values.
-        after: asks for the next part; None: that was the last.
-    """
-
-    table: str
-    rows: list[list[Any]]
-    after: str | None
 
 
 class OldStatus(msgspec.Struct, array_like=True, frozen=True):

@@ -17,6 +17,10 @@ from .guarded import shown
 SHARD_KINDS = frozenset({"EngineShard", "ShardInfo"})
 """Kinds of which each shard has one; the key is the shard's name."""
 
+ACCOUNT_OLD_KIND = "AccountOld"
+OLD_SOUSCHEF = "-/old"
+"""In place of `workflow uuid/number` in the key of an account's AccountOld, its SousChef on V1."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*\Z")
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@~-]*\Z")
 _ID_PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@~/-]*\Z")
@@ -120,6 +124,11 @@ def split_engine_key(key: str) -> tuple[str, str, str]:
     return account, workflow_uuid, instance_id
 
 
+def old_key(account: str) -> str:
+    """The key of an account's AccountOld; also the key of its lease on V2."""
+    return f"{account}/{OLD_SOUSCHEF}"
+
+
 def stable_hash(text: str) -> int:
     """A 64-bit hash that is the same in every process and for ever."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
@@ -137,7 +146,15 @@ class Placement(NamedTuple):
     data_shards: int = 1
     control_shards: int = 1
     control_kinds: frozenset[str] = frozenset(
-        {"Account", "AccountOld", "Clearing", "Gatekeeper", "Identity", "Migration", "SousChef"}
+        {
+            "Account",
+            ACCOUNT_OLD_KIND,
+            "Clearing",
+            "Gatekeeper",
+            "Identity",
+            "Migration",
+            "SousChef",
+        }
     )
 
     def shard_of(self, ref: EntityRef) -> str:

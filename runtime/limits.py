@@ -126,12 +126,21 @@ AUTH_FAILURES_BURST = 20  # per address, before they are slowed
 AUTH_FAILURES_PER_SECOND = 1
 AUTH_ADDRESSES_MAX = 10_000  # addresses whose failures are remembered
 
+# control plane V1, and the move from it
+V1_RUNNING_MAX = 4_500  # CF: of an account
+V1_CREATES_MAX = 100  # CF: of an account, in a window
+V1_CREATES_WINDOW_MS = 10 * SECOND_MS
+V1_RATE_BUCKETS = 100  # of a window: how fine it slides
+V1_BIRTHS_PER_HEAL_MAX = 200  # Engines that one step of healing makes
+V1_EXPIRED_PER_SWEEP_MAX = 500
+V1_ID_LINGER_MS = MINUTE_MS  # how much longer an id is in use than its Engine says
+REGISTRY_PART_ROWS_MAX = 200
+
 CLEAR_BATCH_MAX = 100  # instances that one step of a clearing ends
 CLEARING_AGAIN_MS = SECOND_MS
 CLEARING_LINGER_MS = MINUTE_MS  # after it no front end can create for a workflow that is gone
 
 # accounts on V1, and moving them to V2
-V1_RUNNING_MAX = 4_500  # CF
 MIGRATION_HEAL_MS = 10  # between two parts of a healing
 MIGRATION_LOOK_MS = 2 * SECOND_MS  # how often it is looked whether all has ended
 MIGRATION_RETIRE_MS = MINUTE_MS  # how often it is looked whether nothing is kept any more

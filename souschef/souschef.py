@@ -19,17 +19,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from ..engines.ports import ENGINE_SHARD_KIND, SOUSCHEF_KIND, Grant, StatusReport
+from ..engines.ports import (
+    ENGINE_SHARD_KIND,
+    SOUSCHEF_KIND,
+    Grant,
+    StatusReport,
+    souschef_ref,
+)
 from ..gatekeeper.messages import GATEKEEPER_KIND, CycleReply, CycleRequest
 from ..runtime import limits
 from ..runtime.entity import AlarmInfo, Context, DurableObject
 from ..runtime.errors import EntityReset, SystemFault
 from ..runtime.ids import EntityRef
 from ..runtime.store import Store
+from ..runtime.tables import Table
 from .demand import Demand
 from .env import SousChefEnv, Totals
 from .lateness import Lateness, LatenessStatistics
@@ -99,7 +106,7 @@ class SousChef(DurableObject):
     """See the module."""
 
     KIND = SOUSCHEF_KIND
-    TABLES = (STATE, HELD, PARKED, ORDER)
+    TABLES: ClassVar[tuple[Table, ...]] = (STATE, HELD, PARKED, ORDER)
 
     def __init__(self, ctx: Context, env: SousChefEnv) -> None:
         super().__init__(ctx, env)
@@ -191,7 +198,8 @@ class SousChef(DurableObject):
     @classmethod
     def resume_keys(cls, store: Store) -> Iterable[str]:
         """The SousChefs of this shard that have instances, or a lease to give back."""
-        return [row[0] for row in store.query_now(UNDONE)]
+        keys = (row[0] for row in store.query_now(UNDONE))
+        return [key for key in keys if souschef_ref(key).kind == cls.KIND]
 
     def on_resume(self) -> None:
         """Nothing to do: each activation takes up what the rows say (see the constructor)."""
@@ -296,6 +304,15 @@ class SousChef(DurableObject):
 
     def _arm_alarm(self) -> None:
         """Keep the durable alarm no later than it must be; moving it back is left to its firing."""
+        due_ms = self._alarm_due_ms()
+        if due_ms is None:
+            return
+        if self._alarm_ms is None or due_ms + limits.POKE_EVERY_MS < self._alarm_ms:
+            self._alarm_ms = due_ms
+            self.ctx.set_alarm(due_ms)
+
+    def _alarm_due_ms(self) -> int | None:
+        """When it must look at the latest."""
         roster = self._roster
         due_ms: int | None = None
         if roster.next_wake_ms is not None:
@@ -303,11 +320,7 @@ class SousChef(DurableObject):
         if self._busy or roster.leased:
             guard_ms = self.ctx.clock.now_ms() + limits.SOUSCHEF_ALARM_MS
             due_ms = guard_ms if due_ms is None else min(due_ms, guard_ms)
-        if due_ms is None:
-            return
-        if self._alarm_ms is None or due_ms + limits.POKE_EVERY_MS < self._alarm_ms:
-            self._alarm_ms = due_ms
-            self.ctx.set_alarm(due_ms)
+        return due_ms
 
     # --- grants -----------------------------------------------------------------------------
 
