@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import limits
+from . import fault_points, limits
 from .clock import Clock
 from .entropy import Entropy
 from .errors import ToqueError
@@ -152,6 +152,7 @@ class AlarmDriver:
         if firing.replaced:
             self._await_row(ref)
             return None
+        fault_points.reach("alarm.delete")
         try:
             return self._store.delete(ref, ALARMS, ref)
         except ToqueError as error:

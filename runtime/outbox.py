@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from . import limits
+from . import fault_points, limits
 from .codec import pack
 from .errors import CallerError, Overloaded
 from .ids import EntityRef
@@ -138,6 +138,7 @@ class Outbox:
         _, _, kind, key, seq, method, args = message.row
         told = Told(kind, key, seq, method, msgspec.Raw(args))
         self.sent += 1
+        fault_points.reach("outbox.send")
         future = self._send(dest, TOLD, pack(told))
         future.add_done_callback(lambda done: self._answered(dest, message, done))
 
@@ -152,6 +153,7 @@ class Outbox:
             return
         if error is not None:
             _log.warning("%s refused %s for good: %s", dest, message.row[5], error)
+        fault_points.reach("outbox.delete")
         queue = self._waiting[dest]
         queue.popleft()
         self._store.delete(message.owner, OUTBOX, message.row[:5])

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from . import limits
+from . import fault_points, limits
 from .codec import pack
 from .errors import (
     OutcomeUnknown,
@@ -411,6 +411,7 @@ class Session:
             replies = [Reply(reply.id, False, body) for reply in replies]
         for start in range(0, len(replies), limits.FRAME_MESSAGES_MAX):
             part = replies[start : start + limits.FRAME_MESSAGES_MAX]
+            fault_points.reach("reply.send")
             self._send(_encode(Frame(WIRE_VERSION, store.epoch, [], part)))
 
     def closed(self) -> None:

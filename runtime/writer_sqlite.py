@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from . import limits
+from . import fault_points, limits
 from .errors import Fenced, StoreFailed
 from .group_commit import Batch, Failures, Write
 from .schema_sqlite import TableSql
@@ -110,10 +110,11 @@ class Writer:
                 self._write_rows(sql.upserts, puts)
             if deletes:
                 self._write_rows(sql.deletes, deletes)
-        self._cursor.execute("COMMIT")
+        self._end()
         return {}
 
     def _begin(self, batch: Batch) -> None:
+        fault_points.reach("commit.begin")
         self._cursor.execute("BEGIN IMMEDIATE")
         self._cursor.execute(
             "UPDATE shard SET commit_seq = ? WHERE epoch = ?",
@@ -121,6 +122,12 @@ class Writer:
         )
         if self._cursor.rowcount != 1:
             raise Fenced(f"{self._path.name} has a newer owner than epoch {self._epoch}.")
+        fault_points.reach("commit.owned")
+
+    def _end(self) -> None:
+        fault_points.reach("commit.written")
+        self._cursor.execute("COMMIT")
+        fault_points.reach("commit.done")
 
     def _write_rows(self, statements: Mapping[int, str], rows: Sequence[tuple[Any, ...]]) -> None:
         """Write all rows with the fewest statements: the largest power of two that fits, again."""
@@ -143,7 +150,7 @@ class Writer:
                 self._cursor.execute("ROLLBACK TO part")
                 failures.update(dict.fromkeys(owners, error))
             self._cursor.execute("RELEASE part")
-        self._cursor.execute("COMMIT")
+        self._end()
         return failures
 
     def _write_part(self, writes: Sequence[Write]) -> StoreFailed | None:

@@ -127,6 +127,26 @@ def test_tests_that_are_named_exist(page: str) -> None:
         assert f"def {name}(" in tests, f"{page}: `{name}`"
 
 
+def missing_tests(text: str) -> list[str]:
+    """Of the tests that a text names as `path::name`, those that there are not."""
+    return [
+        f"{path}::{name}"
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+        if not (ROOT / path).is_file() or f"def {name}(" not in (ROOT / path).read_text()
+    ]
+
+
+def test_each_fault_names_a_test_that_exists() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert missing_tests(text) == []
+    rows = [line for line in text.splitlines() if re.match(r"\| \d", line)]
+    numbers = {int(n) for row in rows for n in re.findall(r"\d+", row.split("|")[1])}
+    assert numbers == set(range(1, 41))
+    assert [row for row in rows if "`tests/" not in row] == []
+    wrong = "`tests/test_docs.py::test_no_such` `tests/no.py::test_x` `tests/test_docs.py::load`"
+    assert missing_tests(wrong) == ["tests/test_docs.py::test_no_such", "tests/no.py::test_x"]
+
+
 def test_each_limit_is_set_once() -> None:
     found = re.findall(r"^([A-Z_]+) = ", (ROOT / "runtime" / "limits.py").read_text(), re.MULTILINE)
     assert sorted(found) == sorted(set(found))

@@ -39,6 +39,10 @@ OUTSIDE = ("tests", "examples", "bench", "docs")
 
 TECHNOLOGIES = {
     "ray": ("_ray",),
+    "pickle": ("_ray",),
+    "cloudpickle": ("_ray",),
+    "marshal": ("_ray",),
+    "shelve": ("_ray",),
     "opentelemetry": ("_otel",),
     "sqlite3": ("_sqlite",),
     "aiosqlite": ("_sqlite",),
@@ -453,3 +457,18 @@ def test_wrong_packaging_is_found() -> None:
     assert len(check_typing_links(links)) == 1
     links["__init__.py"] = ".."
     assert len(check_typing_links(links)) == 1
+
+
+UNSAFE = ("pickle", "cloudpickle", "marshal", "shelve")
+"""Formats whose data runs code when it is read."""
+
+
+def test_no_data_can_become_code() -> None:
+    """Only bodies that Ray runs for the account that wrote them are sent as code."""
+    assert all(check_technologies("runtime/a.py", f"import {name}") for name in UNSAFE)
+    users = [
+        path
+        for path in source_files()
+        if any(f"import {name}" in (ROOT / path).read_text() for name in UNSAFE)
+    ]
+    assert users == ["actors/resources_ray.py"]

@@ -23,6 +23,11 @@ class Served:
         self._process = process
         self._stopped = False
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
     def stop(self) -> None:
         """Send SIGTERM, once."""
         if not self._stopped:
@@ -57,13 +62,24 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def up(
-    folder: Path, words: Sequence[str], *, env: Mapping[str, str] | None = None
+    folder: Path,
+    words: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    command: Sequence[str] = (),
 ) -> Iterator[Served]:
-    """`toque up` with some words; at the end SIGTERM, and it must end in order."""
+    """`toque up` with some words; at the end SIGTERM, and it must end in order.
+
+    Args:
+        folder: where it runs.
+        words: its arguments.
+        env: more variables.
+        command: runs it, if given: the words before it.
+    """
     log = folder / "log"
     with log.open("a") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "toque.api.cli", "up", *words, "--json"],
+            [*command, sys.executable, "-m", "toque.api.cli", "up", *words, "--json"],
             cwd=folder, env=environment(**(env or {})),
             stdout=subprocess.PIPE, stderr=errors, text=True,
         )  # fmt: skip
@@ -85,10 +101,10 @@ def up(
         process.communicate()
 
 
-def fails(folder: Path, *words: str) -> tuple[int, str]:
+def fails(folder: Path, *words: str, command: Sequence[str] = ()) -> tuple[int, str]:
     """`toque up` that ends by itself: its exit code and what it told."""
     done = subprocess.run(
-        [sys.executable, "-m", "toque.api.cli", "up", *words],
+        [*command, sys.executable, "-m", "toque.api.cli", "up", *words],
         cwd=folder, env=environment(), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     return done.returncode, done.stderr

@@ -3,9 +3,10 @@
     python -m tests.recovery.campaign [--rounds 20] [--instances 500] [--kinds actor,all,...]
 
 Each round creates instances of five steps (see flow) with the limit at 50, and at random moments
-kills, with SIGKILL: `actor` one shard actor; `all` all of them; `tree` every process, the server
-with Ray and all, which is then started on the same directory again. `stop` stops one shard actor
-with SIGSTOP for 30 s (one round). After each round:
+kills, with SIGKILL: `actor` one shard actor; `all` all of them; `raylet` and `gcs` that process of
+Ray's own, after which the local Ray is built anew; `tree` every process, the server with Ray and
+all, which is then started on the same directory again. `stop` stops one shard actor with SIGSTOP
+for 30 s (one round). After each round:
 
 * all instances are complete;
 * the recorded result of each step is the first that was ever seen, and no completed step ran
@@ -41,7 +42,11 @@ from toque.api.client import Client
 from toque.runtime.errors import ToqueError
 
 WORKFLOW = "Campaign"
-KINDS = ("actor", "all", "tree", "stop")
+RAYS_OWN = {"raylet": "raylet", "gcs": "gcs_server"}
+"""By kind, the name of the program that is killed."""
+ONCE = ("tree", *RAYS_OWN)
+"""Kinds after which it takes longer until there is something to kill again."""
+KINDS = ("actor", "all", *RAYS_OWN, "tree", "stop")
 STOPPED_S = 30.0
 QUIET_S = 30.0
 END_S = 120.0
@@ -174,7 +179,7 @@ class Round:
             return
         moments = sorted(self.chance.uniform(0.1, lasts_s) for _ in range(2))
         before = 0.0
-        for moment in moments[: 1 if self.kind == "tree" else 2]:
+        for moment in moments[: 1 if self.kind in ONCE else 2]:
             await pause(moment - before)
             before = moment
             await asyncio.to_thread(self._kill)
@@ -189,6 +194,10 @@ class Round:
             self.server.watch_deaths()
             return
         actors = self.server.actors()
+        if self.kind in RAYS_OWN:
+            self.killed.append((at, {process.pid for process in actors}))
+            self.kills += len(self.server.kill(self.server.programs(RAYS_OWN[self.kind])))
+            return
         victims = actors if self.kind == "all" else self.chance.sample(actors, min(1, len(actors)))
         ended = self.server.kill(victims)
         self.killed.append((at, {process.pid for process in ended}))

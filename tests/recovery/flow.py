@@ -35,12 +35,12 @@ async def work_for(seconds: float) -> None:
     await asyncio.wait((asyncio.get_running_loop().create_future(),), timeout=seconds)
 
 
-async def work(log: str, instance: str, step: int) -> str:
+async def work(log: str, instance: str, step: int, lasts_s: float = BODY_S) -> str:
     """A body: takes its time and returns what nobody else does."""
     value = os.urandom(8).hex()
     about = {"instance": instance, "step": step, "value": value, "pid": os.getpid()}
     note(log, what="start", **about)
-    await work_for(BODY_S)
+    await work_for(lasts_s)
     note(log, what="end", **about)
     return value
 

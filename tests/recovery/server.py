@@ -91,6 +91,14 @@ class Server:
             if keeper.command(process.pid).startswith("ray::ShardActor")
         ]
 
+    def programs(self, name: str) -> list[Process]:
+        """Its processes that run a program of that name."""
+        return [
+            process
+            for process in self.tree()
+            if os.path.basename(keeper.command(process.pid).partition("\0")[0]) == name
+        ]
+
     def tree(self) -> set[Process]:
         """All its processes."""
         return keeper.offspring([self._process.pid])
