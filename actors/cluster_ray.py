@@ -1,8 +1,9 @@
 """Start, attach to and stop the cluster of a data directory's shard actors.
 
-`start_local` brings up a Ray cluster of this process's own, quietly, and one actor per shard;
-`attach` finds or makes them on a cluster that is there already. What was left of a former local
-run on the same directory is ended first, and the keeper ends what this one leaves (see keeper).
+`start_local` brings up a Ray cluster of this process's own, quietly, and one actor per shard. What
+was left of a former local run on the same directory is ended first, and the keeper ends what this
+one leaves (see keeper). `attach` uses a cluster that is there already, of one machine or of many:
+actors that a former process has left on it are ended first, and at the end its own are.
 
 All blocking Ray calls run in one thread that lives as long as the process: the kernel ends Ray's
 processes when the *thread* that started them ends.
@@ -18,6 +19,7 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -35,7 +37,7 @@ from . import topology
 from .keeper import Process, is_alive
 from .local_run import LocalRun
 from .shard_ray import actor_class
-from .topology import ShardSpec
+from .topology import ShardSpec, actor_name
 
 log = logging.getLogger("toque.cluster")
 logging.getLogger("toque").addHandler(logging.NullHandler())
@@ -45,6 +47,8 @@ _OBJECT_STORE_BYTES = 80 * limits.MIB  # nothing of toque's goes through it but 
 _POLL_S = 0.05
 _ASK_S = 5.0  # then it is looked whether Ray is still there
 _RAY_SENTENCE_CHARS_MAX = 300
+_OF_THE_DRIVER = ("RAY_gcs_rpc_server_reconnect_timeout_s",)
+"""Settings of Ray's that a process which only connects needs as well, unless it has its own."""
 
 
 # --- Ray itself ---
@@ -174,6 +178,9 @@ class Cluster:
                 namespace=self.spec.namespace,
             )
             self.roots = self.run.cluster_roots()
+        else:
+            for spec in self.specs.values():
+                _end_former(spec)
         self.node = ray.get_runtime_context().get_node_id()
         for shard in self.specs:
             self.make_actor(shard)
@@ -254,9 +261,6 @@ class Cluster:
 
     async def stop(self, drain_ms: int = limits.DRAIN_MAX_MS) -> None:
         """Drain the shards and take down what this process started."""
-        if self.run is None:
-            await self.take_down()
-            return
         drains = (self.ask(shard, "drain", drain_ms / 1000) for shard in self.handles)
         for shard, told in zip(
             list(self.handles), await asyncio.gather(*drains, return_exceptions=True), strict=True
@@ -272,10 +276,9 @@ class Cluster:
 
     def _down(self) -> None:
         try:
-            if self.run is not None:
-                for handle in self.handles.values():
-                    with contextlib.suppress(RayError):
-                        ray.kill(handle)
+            for handle in self.handles.values():
+                with contextlib.suppress(RayError, ValueError):
+                    ray.kill(handle)
             if not self.connected_before:
                 ray.shutdown()
         finally:
@@ -355,17 +358,41 @@ async def start_local(
     return cluster
 
 
+def _end_former(spec: ShardSpec) -> None:
+    """End the actor that a former process left: it knows another secret, and maybe other code.
+
+    Raises:
+        ClusterStartFailed: Ray does not forget it.
+    """
+    pause = threading.Event()
+    for _ in range(round(limits.PROCESS_END_MAX_MS / 1000 / _POLL_S)):
+        try:
+            ray.kill(ray.get_actor(actor_name(spec.shard), namespace=spec.namespace))
+        except ValueError:  # there is none
+            return
+        pause.wait(_POLL_S)
+    raise ClusterStartFailed(f"the actor that a former process left for {spec.shard} stays.")
+
+
 async def attach(
     address: str, specs: list[ShardSpec], *, timeout_ms: int = limits.SHARD_START_MAX_MS
 ) -> Cluster:
-    """Find or make the shard actors on the Ray cluster at `address`; they outlive this process.
+    """Make the shard actors on the Ray cluster at `address`; return when all shards are open.
 
-    A process that is connected to Ray already keeps its connection; `address` is not looked at.
+    If this process ends without `stop`, they go on, until another process attaches. A process that
+    is connected to Ray already keeps its connection; `address` is not looked at.
+
+    Raises:
+        CallerError, AuthorError: a shard can't open; the error is its own.
+        ClusterStartFailed: Ray can't be reached, or a shard did not come up in time.
     """
     cluster = Cluster(specs, None, _new_thread())
 
     def up() -> None:
         if not cluster.connected_before:
+            for name in _OF_THE_DRIVER:
+                os.environ.setdefault(name, topology.process_environment()[name])
+            _read_environment_again()
             _silence()
             ray.init(
                 address=address,
@@ -378,7 +405,11 @@ async def attach(
     try:
         await cluster.blocking(up)
         await cluster.wait_ready(timeout_ms)
-    except BaseException:
+    except BaseException as error:
         await cluster.take_down()
+        if isinstance(error, (RayError, OSError, RuntimeError)) and not isinstance(
+            error, ClusterStartFailed
+        ):
+            raise ClusterStartFailed(f"Ray at {address} can't be used: {error}") from error
         raise
     return cluster

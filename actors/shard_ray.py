@@ -28,25 +28,19 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 import ray
-from ray.exceptions import RayError
 from ray.util import get_node_ip_address
 
 from ..runtime import limits
-from ..runtime.entropy import Entropy, SystemEntropy
-from ..runtime.errors import (
-    InvalidArgument,
-    ShardUnavailable,
-    WireError,
-    to_wire,
-)
-from ..runtime.link_socket import LinkServer, Session, SocketLinks
+from ..runtime.entropy import SystemEntropy
+from ..runtime.errors import InvalidArgument, WireError, to_wire
+from ..runtime.link_socket import LinkServer, Session
 from ..runtime.log_bounds import LogBounds
 from ..runtime.opening import keep_opening, refusing_server
 from ..runtime.rpc import NO_OWNER
-from .claims import Claim, write_claim
+from .claims import Claim, take_over, this_machine
 from .keeper import identify, is_alive
 from .prints import Printed
-from .topology import CONTROL_GROUP, ShardSpec, actor_name, class_options
+from .topology import CONTROL_GROUP, ShardSpec, class_options
 
 log = logging.getLogger("toque.shard")
 T = TypeVar("T")
@@ -99,9 +93,11 @@ class ShardActor:
 
     def __init__(self, spec: ShardSpec) -> None:
         self._process = identify(os.getpid())
+        self._ended_former = False
         self._node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
         if self._process is not None:
-            write_claim(spec.run_dir, spec.shard, Claim(self._process, self._node))
+            claim = Claim(self._process, self._node, this_machine())
+            self._ended_former = take_over(spec.run_dir, spec.shard, claim)
         self.spec = spec
         self.state = "opening"
         self.error: WireError | None = None
@@ -115,6 +111,8 @@ class ShardActor:
         self._ticked = time.monotonic()
         with contextlib.suppress(OSError):  # a full disk is told by health
             _log_to_file(spec)
+        if self._ended_former:
+            log.warning("the former process of shard %s was there still, and was ended", spec.shard)
         sys.stdout = Printed(logging.getLogger("toque.stdout"), logging.INFO)
         sys.stderr = Printed(logging.getLogger("toque.stderr"), logging.WARNING)
         self._beat()
@@ -146,13 +144,19 @@ class ShardActor:
         """Until the next attempt callers hear at once why the shard can't be opened."""
         await self._refuse_no_more()
         spec = self.spec
-        if spec.listen != "unix":
-            return
         sessions = refusing_server(spec.shard, str(error), self._loop)
         self._refusing = LinkServer(
             spec.shard, NO_OWNER, spec.token, SystemEntropy(), sessions.session
         )
-        await self._refusing.listen(spec.socket_address(spec.shard))
+        await self._listen(self._refusing)
+
+    async def _listen(self, server: LinkServer) -> str:
+        """Have a server listen where callers look for this shard; gives its address."""
+        wanted = self.spec.socket_address(self.spec.shard)
+        if self.spec.listen == "unix":
+            return await server.listen(wanted)
+        host = get_node_ip_address()  # type: ignore[no-untyped-call]
+        return await server.listen(f"tcp://{host}:0", wanted.partition(":")[2])
 
     async def _refuse_no_more(self) -> None:
         server, self._refusing = self._refusing, None
@@ -166,11 +170,7 @@ class ShardActor:
             server = LinkServer(
                 spec.shard, handle.epoch, spec.token, SystemEntropy(), handle.serve_session
             )
-            wanted = spec.socket_address(spec.shard)
-            if spec.listen == "tcp":
-                host = get_node_ip_address()  # type: ignore[no-untyped-call]
-                wanted = f"tcp://{host}:0"
-            self.address = await server.listen(wanted)
+            self.address = await self._listen(server)
         except BaseException:
             await handle.close()
             raise
@@ -272,21 +272,3 @@ def actor_class() -> Any:
     """The class as Ray runs it. Wrapped here and not where it is defined, so that its code goes
     by reference and its module's globals exist once per process."""
     return ray.remote(**class_options())(ShardActor)
-
-
-def shard_links(spec: ShardSpec, loop: asyncio.AbstractEventLoop, entropy: Entropy) -> SocketLinks:
-    """Links to all shards of the cluster that `spec` belongs to."""
-    if spec.listen == "unix":
-        return SocketLinks(spec.socket_address, spec.token, loop, entropy)
-
-    async def by_name(shard: str) -> str:
-        try:
-            actor: Any = ray.get_actor(actor_name(shard), namespace=spec.namespace)
-            address: str = (await actor.health.remote())["address"]
-        except (ValueError, RayError) as error:
-            raise ShardUnavailable(f"shard {shard} has no actor that answers: {error}") from error
-        if not address:
-            raise ShardUnavailable(f"shard {shard} is not open yet.")
-        return address
-
-    return SocketLinks(by_name, spec.token, loop, entropy)

@@ -148,7 +148,7 @@ class Supervisor:
         if hung_s > patience_s:
             blocked = f"its main loop has not turned for {hung_s:.1f} s"
             self._is_down(shard, "hung", f"{blocked}{self._who_blocks(shard)}")
-            self._kill(shard)
+            await self._kill(shard)
             return False
         if opening:
             if health["final"] and (known is None or not known["final"]):
@@ -178,18 +178,18 @@ class Supervisor:
                 if handle is not self._cluster.handles[shard]:
                     return None  # it was made anew; the former one may never answer
             if not answer.done():
-                self._silent(shard)
+                await self._silent(shard)
                 await asyncio.wait((answer,), timeout=limits.PROCESS_END_MAX_MS / 1000)
             if answer.done():
                 health = answer.result()
                 self._quiet_since.pop(shard, None)
                 return health
         except ActorDiedError as error:
-            self._gone(shard, error)
+            await self._gone(shard, error)
         except RayError as error:
             self._is_down(shard, "down", _why(error))
             if self._patience_left(shard) <= 0:
-                self._silent(shard)
+                await self._silent(shard)
         finally:
             if answer is not None:
                 answer.cancel()
@@ -210,11 +210,11 @@ class Supervisor:
         opening = self.health[shard]["state"] != "open"
         return limits.SHARD_START_MAX_MS / 1000 if opening else self._silence_s
 
-    def _silent(self, shard: str) -> None:
+    async def _silent(self, shard: str) -> None:
         reason = f"no sign of life for {self._patience(shard):g} s{self._who_blocks(shard)}"
         self._down.add(shard)
         self._tell(shard, "silent", reason)  # each time: each ends a process
-        self._kill(shard)
+        await self._kill(shard)
 
     def _who_blocks(self, shard: str) -> str:
         """The instance whose code is on the shard's loop, as the shard has noted it."""
@@ -222,20 +222,30 @@ class Supervisor:
         blamed = [one.key for one in read_notes(notes_path(spec.data_dir, shard)) if one.on_loop]
         return f"; the code of instance {blamed[0]} is on it" if blamed else ""
 
-    def _gone(self, shard: str, error: Exception) -> None:
+    async def _gone(self, shard: str, error: Exception) -> None:
         """Ray has given the actor up (someone ended it on purpose): make it anew."""
         self._quiet_since.pop(shard, None)
         self._is_down(shard, "down", _why(error))
         if self._ray_is_there():
             with contextlib.suppress(RayError, ValueError):
-                self._cluster.make_actor(shard)
+                await self._in_time(self._cluster.make_actor, shard)
 
-    def _kill(self, shard: str) -> None:
+    async def _in_time(self, work: Callable[..., Any], *args: Any) -> None:
+        """Have Ray do something; it may hang with its own processes, so it is not waited for long.
+
+        Calls that hang are finished one after the other once Ray answers again.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(
+                asyncio.shield(self._cluster.blocking(work, *args)), self._silence_s
+            )
+
+    async def _kill(self, shard: str) -> None:
         """End the shard's process, the one that answered last or the one that came after it."""
         self._quiet_since.pop(shard, None)
         if not keeper.end(self._suspects(shard), wait_ms=0):
             with contextlib.suppress(RayError):  # on another node nobody but Ray can do it
-                ray.kill(self._cluster.handles[shard], no_restart=False)
+                await self._in_time(_end_elsewhere, self._cluster.handles[shard])
 
     def _suspects(self, shard: str) -> list[Process]:
         """Live processes on this machine, one of which is the shard's."""
@@ -278,6 +288,10 @@ class Supervisor:
                     continue
             took_ms = round((self._loop.time() - started) * 1000)
             self._tell("ray", "back", "the local Ray cluster was rebuilt", took_ms)
+
+
+def _end_elsewhere(handle: Any) -> None:
+    ray.kill(handle, no_restart=False)
 
 
 def _why(error: BaseException) -> str:

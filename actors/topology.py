@@ -35,6 +35,11 @@ def namespace(data_dir: str) -> str:
     return f"toque-{directory_id(data_dir)}"
 
 
+def shard_address(run_dir: str, shard: str, listen: Listen) -> str:
+    """How a shard is found: its socket, or the notice that holds its address."""
+    return f"unix:{run_dir}/{shard}.sock" if listen == "unix" else f"notice:{run_dir}/{shard}.tcp"
+
+
 def actor_name(shard: str) -> str:
     """The name of a shard's actor within its namespace."""
     return f"shard-{shard}"
@@ -49,7 +54,8 @@ class ShardSpec:
     data_dir: str
     """Absolute path of the data directory."""
     run_dir: str
-    """Absolute path of the directory that holds the sockets."""
+    """Absolute path of the directory that holds the sockets or, with `tcp`, their addresses: then
+    all nodes must see it."""
     data_shards: int
     control_shards: int
     token: bytes
@@ -73,8 +79,8 @@ class ShardSpec:
         return namespace(self.data_dir)
 
     def socket_address(self, shard: str) -> str:
-        """Where a shard listens if `listen` is `unix`."""
-        return f"unix:{self.run_dir}/{shard}.sock"
+        """How a shard is found; see `link_socket.Resolve`."""
+        return shard_address(self.run_dir, shard, self.listen)
 
     def __repr__(self) -> str:  # a traceback must not show the token
         return f"ShardSpec({self.shard!r}, {self.data_dir!r})"
@@ -133,12 +139,15 @@ def class_options() -> dict[str, Any]:
 
 def actor_options(spec: ShardSpec) -> dict[str, Any]:
     """How Ray is to make the actor of one shard."""
-    return {
+    options: dict[str, Any] = {
         "name": actor_name(spec.shard),
         "namespace": spec.namespace,
         "lifetime": "detached",
         "max_pending_calls": limits.ACTOR_CALLS_PENDING_MAX,
     }
+    if spec.listen == "tcp":  # else Ray fills one node first, and that one's end takes all
+        options["scheduling_strategy"] = "SPREAD"
+    return options
 
 
 def process_environment(auth_token_path: str | None = None) -> dict[str, str]:

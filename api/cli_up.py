@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -114,12 +114,22 @@ def up(
         ),
     ] = None,
     log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = LogFormat.TEXT,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="Ray cluster to use; all its nodes see DATA. None: starts its own."),
+    ] = None,
 ) -> None:
     """Serve workflows and accounts in production."""
     log_to_stderr(log_format)
     os.environ.pop("TOQUE_TOKEN", None)  # a client's; Ray's processes would hand it to every code
     data = _checked(flags.data, first_token_file, embedded and (fronts or 1) > 1)
-    settings = {"data_shards": shards, "control_shards": control_shards}
+    settings: dict[str, Any] = {"data_shards": shards, "control_shards": control_shards}
+    if ray_address is not None:
+        if embedded:
+            raise InvalidArgument(
+                "with --embedded there is no Ray; leave --ray-address or --embedded out."
+            )
+        settings["address"] = ray_address
     hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
     options = UpOptions(
         hosted,
@@ -258,6 +268,7 @@ async def _start_fronts(
                 shards.data_shards,
                 shards.control_shards,
                 options.log_format,
+                shards.listen,
             )
             for number in range(1, count)
         ]

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ..actors.topology import Listen, shard_address
 from ..runtime import limits
 from ..runtime.errors import ToqueError
 from ..runtime.ids import Placement
@@ -37,10 +38,11 @@ class FrontSpec(msgspec.Struct, frozen=True):
         count: how many front ends there are, with the first.
         host, port: where all of them listen.
         data_dir: of the shards; code that is deployed is kept there.
-        run_dir: the shards' sockets, and figures.
+        run_dir: the shards' sockets or their addresses, and figures.
         secret: proves that it may speak to shards.
         data_shards, control_shards: which shards there are.
         log_format: of its log.
+        listen: how shards listen.
     """
 
     number: int
@@ -53,6 +55,7 @@ class FrontSpec(msgspec.Struct, frozen=True):
     data_shards: int
     control_shards: int
     log_format: str = "text"
+    listen: Listen = "unix"
 
     @property
     def placement(self) -> Placement:
@@ -60,8 +63,8 @@ class FrontSpec(msgspec.Struct, frozen=True):
         return Placement(self.data_shards, self.control_shards)
 
     def socket_address(self, shard: str) -> str:
-        """Where a shard listens."""
-        return f"unix:{self.run_dir}/{shard}.sock"
+        """How a shard is found."""
+        return shard_address(self.run_dir, shard, self.listen)
 
     def __repr__(self) -> str:  # a traceback must not show the secret
         return f"FrontSpec({self.number}, {self.host!r}, {self.port})"

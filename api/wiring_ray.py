@@ -1,7 +1,8 @@
 """The runtime on Ray: one supervised actor per shard, reached over sockets.
 
-This process keeps the cluster: it starts Ray, makes the actors, watches them, and takes all of it
-down at the end. State is in the shards' stores alone; whatever dies is opened again from there.
+This process keeps the cluster: it starts Ray (or uses one that is there, of many nodes), makes the
+actors, watches them, and takes all of it down at the end. State is in the shards' stores alone;
+whatever dies is opened again from there.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from ..actors.cluster_ray import start_local
+from ..actors.cluster_ray import Cluster, attach, start_local
 from ..actors.supervisor_ray import Event, Supervisor
+from ..actors.topology import shard_specs
 from ..engines.bundle_store import BundleStore
 from ..engines.codec_names import Given, names_of
 from ..runtime.clock import SystemClock
@@ -25,6 +28,10 @@ from ..runtime.rpc import Router
 from .apps import App
 from .shard_code import bundles_of, keep_app
 from .wiring import DEFAULT_ACCOUNT, DEFAULT_RATES, Runtime
+
+_FACTORY = "toque.api.shard_ray:build_shard"
+_RUN_FOLDER = "run"
+"""In the data directory: where the shards of a cluster of many nodes say how they are reached."""
 
 
 class RayRuntime(Runtime):
@@ -60,8 +67,9 @@ async def start_ray(
     on_event: Callable[[Event], None] | None = None,
     codecs: Mapping[str, Given] | None = None,
     creates_per_second: tuple[int, int] = DEFAULT_RATES,
+    address: str | None = None,
 ) -> AsyncIterator[RayRuntime]:
-    """A local Ray cluster with one supervised actor per shard.
+    """A local Ray cluster, or one that is there, with one supervised actor per shard.
 
     Args:
         path: the data directory; made if missing. Instances in it go on.
@@ -73,6 +81,8 @@ async def start_ray(
         on_event: told of each `Event` of the supervisor.
         codecs: as for `embedded`, by names only.
         creates_per_second: of an account, and of a workflow, whose limits were not set.
+        address: of a Ray cluster to use, all of whose nodes see `path` and the app's file, and
+            have their own CPUs and resources. None: a local one is started.
 
     Raises:
         WorkflowLoadError, DataDirInUse, DataDirFormat, ClusterStartFailed
@@ -88,20 +98,17 @@ async def start_ray(
         )
         stack.callback(directory.close)
         await asyncio.to_thread(keep_app, app, directory)
-        cluster = await start_local(
-            directory.path,
-            placement=directory.placement,
-            factory="toque.api.shard_ray:build_shard",
-            settings={
-                "app": None if app_path is None else os.path.realpath(app_path),
-                "code_hash": app.code.code_hash if app.code is not None else None,
-                "trusted": account,
-                "codecs": names_of(codecs),
-                "creates_per_second": creates_per_second,
-            },
-            num_cpus=num_cpus,
-            resources=resources,
-        )
+        settings = {
+            "app": None if app_path is None else os.path.realpath(app_path),
+            "code_hash": app.code.code_hash if app.code is not None else None,
+            "trusted": account,
+            "codecs": names_of(codecs),
+            "creates_per_second": creates_per_second,
+        }
+        if address is None:
+            cluster = await _start(directory, settings, num_cpus, resources)
+        else:
+            cluster = await _attach(address, directory, settings)
         stack.push_async_callback(cluster.stop)
         directory.note_stores_made()
         supervisor = Supervisor(cluster, on_event)
@@ -117,3 +124,40 @@ async def start_ray(
         stack.push_async_callback(runtime.close)
         await runtime.deploy(account, running_max)
         yield runtime
+
+
+async def _start(
+    directory: DataDir,
+    settings: dict[str, Any],
+    num_cpus: int | None,
+    resources: dict[str, float] | None,
+) -> Cluster:
+    """The shards as actors of a Ray of this process's own."""
+    return await start_local(
+        directory.path,
+        placement=directory.placement,
+        factory=_FACTORY,
+        settings=settings,
+        num_cpus=num_cpus,
+        resources=resources,
+    )
+
+
+async def _attach(address: str, directory: DataDir, settings: dict[str, Any]) -> Cluster:
+    """The shards as actors of a cluster that is there, which reach each other over TCP."""
+    run_dir = directory.path / _RUN_FOLDER
+    run_dir.mkdir(mode=0o700, exist_ok=True)
+    for left in run_dir.glob("front-*"):  # figures of a former server's front ends
+        left.unlink(missing_ok=True)
+    entropy = SystemEntropy()
+    specs = shard_specs(
+        data_dir=str(directory.path),
+        run_dir=str(run_dir),
+        placement=directory.placement,
+        token=bytes.fromhex(entropy.new_id() + entropy.new_id()),
+        factory=_FACTORY,
+        settings=settings,
+        starter=None,
+        listen="tcp",
+    )
+    return await attach(address, specs)

@@ -1,4 +1,4 @@
-"""Durable changes of files: atomic writes, and names that survive power loss.
+"""Changes of files: atomic ones, and names that survive power loss.
 
 Both block on the disk. They raise what the operating system says (`OSError`).
 """
@@ -37,3 +37,16 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
         os.fsync(descriptor)
     os.replace(temporary, path)
     sync_folder(path.parent)
+
+
+def replace_text(path: str, text: str) -> tuple[int, int]:
+    """Write a whole file so that others see the old one or the new one, whoever writes beside.
+
+    Not synced: for what counts only while processes run. Gives the new file's inode and device.
+    """
+    scratch = f"{path}.{os.uname().nodename}.{os.getpid()}"
+    with open(scratch, "w", encoding="utf-8") as file:
+        file.write(text)
+        found = os.fstat(file.fileno())
+    os.replace(scratch, path)
+    return found.st_ino, found.st_dev

@@ -6,8 +6,10 @@ says which shard it is and its epoch. What breaks a rule (length, proof, version
 not read) is cut off; the client reconnects with backoff until it is closed.
 
 A server puts its socket under a scratch name and moves it into place, so that a client sees the
-old one or the new one, never none. A client looks now and then whether the file was replaced and
-then changes over: a stopped former owner may still hold its end open.
+old one or the new one, never none. Where processes are on several machines it listens on TCP and
+puts its address into a *notice*, a file that all of them see. A client looks now and then whether
+the socket, or the notice, was replaced and then changes over: a stopped former owner may still hold
+its end open.
 
 Bounds: frames FRAME_BYTES_MAX; a client's queue LINK_PENDING_BYTES_MAX (then `Overloaded`). A
 server stops reading from a peer whose answers pile up, and cuts it off after LINK_STALL_MAX_MS.
@@ -18,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import inspect
 import logging
 import os
 import socket
@@ -28,6 +29,7 @@ from typing import Any, Protocol
 from . import limits
 from .entropy import Entropy
 from .errors import InvalidArgument, Overloaded, ProtocolMismatch, ShardUnavailable
+from .files import replace_text
 from .frames_socket import (
     NO_PROOF,
     Framed,
@@ -52,8 +54,11 @@ class Session(Protocol):
 
 
 NewSession = Callable[[Callable[[bytes], None]], Session]
-Resolve = Callable[[str], "str | Awaitable[str]"]
-"""The address of a shard: `unix:/path` or `tcp://host:port`. Asked at each connection."""
+Resolve = Callable[[str], str]
+"""The address of a shard: `unix:/path`, `tcp://host:port`, or `notice:/path` of a file that holds
+one of the two. Asked at each connection."""
+_NOTICE = "notice:"
+_NOTICE_BYTES_MAX = 1_000
 
 
 # --- the server ---
@@ -81,10 +86,16 @@ class LinkServer:
         self.peers: set[_ServerPeer] = set()
         self.address = ""
         self._server: asyncio.Server | None = None
+        self._file = ""  # the socket, or the notice: removed at the end unless it was replaced
         self._inode: tuple[int, int] | None = None
 
-    async def listen(self, address: str) -> str:
-        """Start to listen; gives the address (a TCP port of 0 becomes the one taken)."""
+    async def listen(self, address: str, notice: str = "") -> str:
+        """Start to listen; gives the address (a TCP port of 0 becomes the one taken).
+
+        Args:
+            address: `unix:/path` or `tcp://host:port`.
+            notice: a file that is to hold the address, for clients of `notice:/path`.
+        """
         loop = asyncio.get_running_loop()
         where, port = split_address(address)
         if port is not None:
@@ -93,6 +104,8 @@ class LinkServer:
             )
             taken = self._server.sockets[0].getsockname()[1]
             self.address = f"tcp://{where}:{taken}"
+            if notice:
+                self._file, self._inode = notice, replace_text(notice, self.address)
             return self.address
         scratch = f"{where}.{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
@@ -105,7 +118,7 @@ class LinkServer:
                 lambda: _ServerPeer(loop, self), sock=sock, backlog=128
             )
             found = os.stat(scratch)
-            self._inode = (found.st_ino, found.st_dev)
+            self._file, self._inode = where, (found.st_ino, found.st_dev)
             os.replace(scratch, where)
         except BaseException:
             sock.close()
@@ -121,12 +134,11 @@ class LinkServer:
         server.close()
         for peer in list(self.peers):
             peer.cut(ShardUnavailable(f"shard {self.shard} closes."))
-        where, port = split_address(self.address)
-        if port is None:
+        if self._file:
             with contextlib.suppress(OSError):
-                found = os.stat(where)
+                found = os.stat(self._file)
                 if (found.st_ino, found.st_dev) == self._inode:  # not a newer owner's
-                    os.unlink(where)
+                    os.unlink(self._file)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(server.wait_closed(), 1)
 
@@ -308,15 +320,16 @@ class SocketLink:
 
     async def _connect(self) -> tuple[_ClientPeer, tuple[str, int, int] | None]:
         links = self._links
-        address = links.resolve(self.shard)
-        if inspect.isawaitable(address):
-            address = await address
+        address, identity = links.resolve(self.shard), None
+        if address.startswith(_NOTICE):
+            path = address.removeprefix(_NOTICE)
+            identity = _file_identity(path)  # before it is read: what replaces it is noticed
+            address = _read_notice(path)
         where, port = split_address(address)
         peer = _ClientPeer(links.loop, self.shard, links.token, links.entropy, self._on_frame)
-        identity = None
         opening: Awaitable[Any]
         if port is None:
-            identity = _file_identity(where)
+            identity = identity or _file_identity(where)
             opening = links.loop.create_unix_connection(lambda: peer, where)
         else:
             opening = links.loop.create_connection(lambda: peer, where, port)
@@ -335,6 +348,14 @@ class SocketLink:
             await asyncio.wait((peer.lost,), timeout=limits.LINK_PROBE_MS / 1000)
             if identity is not None and _file_identity(identity[0]) not in (identity, None):
                 peer.cut(ShardUnavailable(f"shard {self.shard} has a new owner."))
+
+
+def _read_notice(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_NOTICE_BYTES_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ShardUnavailable(f"no shard has put its address into {path}: {error}.") from None
 
 
 def _file_identity(path: str) -> tuple[str, int, int] | None:

@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 import ray
 
-from toque.actors import cluster_ray, shard_ray, topology
+from toque.actors import cluster_ray, topology
 from toque.actors.supervisor_ray import Event, Supervisor
 from toque.runtime.entropy import SystemEntropy
 from toque.runtime.errors import (
@@ -28,6 +29,7 @@ from toque.runtime.errors import (
     WorkflowLoadError,
 )
 from toque.runtime.ids import EntityRef
+from toque.runtime.link_socket import SocketLinks
 from toque.runtime.rpc import Router
 
 pytestmark = [pytest.mark.cluster]
@@ -39,6 +41,12 @@ async def soon(work: Awaitable[T]) -> T:
     return await asyncio.wait_for(work, WAIT_S)
 
 
+def links_to(spec: topology.ShardSpec) -> SocketLinks:
+    """Links to the shards of the cluster that a spec belongs to."""
+    loop = asyncio.get_running_loop()
+    return SocketLinks(spec.socket_address, spec.token, loop, SystemEntropy())
+
+
 class Line:
     """A link to a shard: ask it something, wait for it to come and go."""
 
@@ -46,7 +54,7 @@ class Line:
         self.frames: asyncio.Queue[bytes] = asyncio.Queue()
         self.ups: asyncio.Queue[int] = asyncio.Queue()
         self.downs: asyncio.Queue[BaseException | None] = asyncio.Queue()
-        links = shard_ray.shard_links(spec, asyncio.get_running_loop(), SystemEntropy())
+        links = links_to(spec)
         self.link = links.open(
             spec.shard, self.frames.put_nowait, self.ups.put_nowait, self.downs.put_nowait
         )
@@ -199,31 +207,50 @@ def end_actors() -> Any:
     made: list[topology.ShardSpec] = []
     yield made.extend
     for spec in made:
-        ray.kill(ray.get_actor(topology.actor_name(spec.shard), namespace=spec.namespace))
+        with contextlib.suppress(ValueError):  # a test that went well has ended them
+            ray.kill(ray.get_actor(topology.actor_name(spec.shard), namespace=spec.namespace))
 
 
-async def test_attached_actors_are_found_again_and_reached_over_tcp(
+async def test_who_attaches_ends_what_a_former_process_left_and_is_reached_over_tcp(
     cluster: cluster_ray.Cluster,
     tmp_path: Path,
     end_actors: Callable[[list[topology.ShardSpec]], None],
 ) -> None:
     specs = other_specs(tmp_path, {}, listen="tcp")
-    first = await cluster_ray.attach("auto", specs)
     end_actors(specs)
+    first = await cluster_ray.attach("auto", specs)
     pid = await process_of(first, "d0")
-    await first.stop()
-    second = await cluster_ray.attach("auto", specs)
-    assert await process_of(second, "d0") == pid
     line = Line(specs[0])
-    await soon(line.ups.get())
+    assert await soon(line.ups.get()) == 1
     assert int(await line.ask(b"pid")) == pid
+    # As if its process had been killed: nobody stops the first one.
+    anew = [replace(spec, token=secrets.token_bytes(32)) for spec in specs]
+    second = await cluster_ray.attach("auto", anew)
+    assert await process_of(second, "d0") != pid
+    await soon(line.downs.get())
     line.link.close()
+    line = Line(anew[0])
+    assert await soon(line.ups.get()) == 2
     await second.stop()
+    await soon(line.downs.get())
+    line.link.close()
+    assert not list(tmp_path.glob("*.tcp")), "nobody is to look for it there"
+    with pytest.raises(ValueError, match="Failed to look up actor"):
+        ray.get_actor(topology.actor_name("d0"), namespace=specs[0].namespace)
 
 
-async def refusal(specs: list[topology.ShardSpec], error: type[Exception], most_ms: int) -> str:
+@asynccontextmanager
+async def made(specs: list[topology.ShardSpec]) -> AsyncIterator[cluster_ray.Cluster]:
+    """Their actors, whether they open or not."""
+    cluster = cluster_ray.Cluster(specs, None, ThreadPoolExecutor(1))
+    await cluster.blocking(cluster._up)
+    yield cluster
+    await cluster.take_down()
+
+
+async def refusal(made: cluster_ray.Cluster, error: type[Exception], most_ms: int) -> str:
     with pytest.raises(error) as refused:
-        await cluster_ray.attach("auto", specs, timeout_ms=most_ms)
+        await made.wait_ready(most_ms)
     return str(refused.value)
 
 
@@ -241,6 +268,7 @@ async def answered(router: Router) -> None:
         ({"load_error": "flow.py, line 3: no"}, None, WorkflowLoadError, "flow.py, line 3: no"),
         ({"crash": "disk on fire"}, None, ClusterStartFailed, "disk on fire"),
         ({}, "tests.cluster.echo_host:no_such", InvalidArgument, "no_such"),
+        ({"load_error": "line 4: no", "tcp": True}, None, WorkflowLoadError, "line 4: no"),
     ],
 )
 async def test_a_shard_that_cannot_open_says_why(
@@ -252,24 +280,23 @@ async def test_a_shard_that_cannot_open_says_why(
     error: type[Exception],
     told: str,
 ) -> None:
-    changes = {"factory": factory} if factory else {}
+    changes: dict[str, Any] = {"factory": factory} if factory else {}
+    changes |= {"listen": "tcp"} if "tcp" in settings else {}
     specs = other_specs(tmp_path, settings, **changes)
     end_actors(specs)
-    if "crash" in settings:  # it is tried for ever, so an attempt ends with its time only
-        attempt_ms = 1_000
-        async with asyncio.timeout(WAIT_S):
-            while told not in await refusal(specs, error, attempt_ms):
-                attempt_ms += 500
-    else:
-        assert told in await refusal(specs, error, int(WAIT_S * 1_000))
-    loop = asyncio.get_running_loop()
-    router = Router(
-        specs[0].placement, shard_ray.shard_links(specs[0], loop, SystemEntropy()), loop
-    )
-    try:
-        with pytest.raises(ShardUnavailable, match=told) as refused:
-            await soon(answered(router))
-        assert refused.value.data["shard"] == "d0"
-    finally:
-        router.close()
-        await asyncio.sleep(0)  # a turn for the transport to close
+    async with made(specs) as actors:
+        if "crash" in settings:  # it is tried for ever, so an attempt ends with its time only
+            attempt_ms = 1_000
+            async with asyncio.timeout(WAIT_S):
+                while told not in await refusal(actors, error, attempt_ms):
+                    attempt_ms += 500
+        else:
+            assert told in await refusal(actors, error, int(WAIT_S * 1_000))
+        router = Router(specs[0].placement, links_to(specs[0]), asyncio.get_running_loop())
+        try:
+            with pytest.raises(ShardUnavailable, match=told) as refused:
+                await soon(answered(router))
+            assert refused.value.data["shard"] == "d0"
+        finally:
+            router.close()
+            await asyncio.sleep(0)  # a turn for the transport to close

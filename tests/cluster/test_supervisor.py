@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from toque.actors import keeper
-from toque.actors.claims import Claim, read_claim, write_claim
+from toque.actors.claims import Claim, read_claim, take_over, this_machine, write_claim
 from toque.actors.cluster_ray import Cluster, told_by_ray
 from toque.actors.keeper import Process
 from toque.actors.supervisor_ray import Event, Supervisor
@@ -136,9 +138,28 @@ def test_a_claim_that_is_torn_or_missing_names_nobody(tmp_path: Path) -> None:
     assert read_claim(str(tmp_path), "d0") is None
     write_claim(str(tmp_path), "d0", Claim(Process(7, 8), NODE))
     assert read_claim(str(tmp_path), "d0") == Claim(Process(7, 8), NODE)
+    there = Claim(Process(7, 8), NODE, this_machine())
+    write_claim(str(tmp_path), "d0", there)
+    assert read_claim(str(tmp_path), "d0") == there
     (tmp_path / "d0.process").write_text("[7, 8")
     assert read_claim(str(tmp_path), "d0") is None
     write_claim(str(tmp_path / "gone"), "d0", Claim(Process(7, 8), NODE))  # no folder: no matter
+
+
+def test_a_former_process_that_is_still_there_is_ended_by_its_successor(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    me, machine = known(process)._replace(pid=os.getpid()), this_machine()
+    os.kill(process.pid, signal.SIGSTOP)  # as on a node that hangs
+    for elsewhere in ("", "another machine"):  # its number means another process here
+        write_claim(str(tmp_path), "d0", Claim(known(process), NODE, elsewhere))
+        assert not take_over(str(tmp_path), "d0", Claim(me, "n2", machine))
+        assert keeper.is_alive(known(process))
+    write_claim(str(tmp_path), "d0", Claim(known(process), NODE, machine))
+    assert take_over(str(tmp_path), "d0", Claim(me, "n2", machine))
+    assert process.wait(WAIT_S) == -9
+    assert read_claim(str(tmp_path), "d0") == Claim(me, "n2", machine)
+    assert not take_over(str(tmp_path), "d0", Claim(me, "n2", machine))
 
 
 def test_of_what_ray_tells_only_the_sentence_is_logged() -> None:

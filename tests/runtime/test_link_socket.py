@@ -51,6 +51,11 @@ class Caller:
         return links.open(shard, self.frames.put_nowait, self.ups.put_nowait, self.downs.put_nowait)
 
 
+found_by = pytest.mark.parametrize(
+    "place", ["unix:{}/d0.sock", "notice:{}/d0.tcp"], ids=["socket", "notice"]
+)
+
+
 async def soon(work: Awaitable[T]) -> T:
     return await asyncio.wait_for(work, WAIT_S)
 
@@ -70,7 +75,10 @@ async def server(
     new_session: Callable[[Callable[[bytes], None]], link_socket.Session] = Echo,
 ) -> AsyncIterator[link_socket.LinkServer]:
     made = link_socket.LinkServer("d0", epoch, token, SystemEntropy(), new_session)
-    await made.listen(address)
+    if address.startswith("notice:"):
+        await made.listen("tcp://127.0.0.1:0", address.removeprefix("notice:"))
+    else:
+        await made.listen(address)
     try:
         yield made
     finally:
@@ -219,8 +227,11 @@ async def test_a_frame_over_the_bound_is_not_sent(folder: Path, loop_factory: ob
         link.close()
 
 
-async def test_the_link_comes_back_with_a_new_owner(folder: Path, loop_factory: object) -> None:
-    address = f"unix:{folder}/d0.sock"
+@found_by
+async def test_the_link_comes_back_with_a_new_owner(
+    folder: Path, loop_factory: object, place: str
+) -> None:
+    address = place.format(folder)
     caller = Caller()
     link = caller.open(links_to(address))  # nobody listens yet
     async with server(address, epoch=1):
@@ -233,11 +244,12 @@ async def test_the_link_comes_back_with_a_new_owner(folder: Path, loop_factory: 
     link.close()
 
 
+@found_by
 async def test_a_replaced_socket_is_noticed_while_the_old_owner_still_holds_on(
-    folder: Path, loop_factory: object, monkeypatch: pytest.MonkeyPatch
+    folder: Path, loop_factory: object, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setattr(limits, "LINK_PROBE_MS", 10)
-    address = f"unix:{folder}/d0.sock"
+    address = place.format(folder)
     caller = Caller()
     async with server(address, epoch=1):
         link = caller.open(links_to(address))
@@ -249,13 +261,14 @@ async def test_a_replaced_socket_is_noticed_while_the_old_owner_still_holds_on(
     assert os.listdir(folder) == []
 
 
+@found_by
 async def test_closing_the_old_owner_leaves_the_new_ones_socket(
-    folder: Path, loop_factory: object
+    folder: Path, loop_factory: object, place: str
 ) -> None:
-    address = f"unix:{folder}/d0.sock"
+    address = place.format(folder)
     async with server(address, epoch=1) as old, server(address, epoch=2):
         await old.close()
-        assert os.listdir(folder) == ["d0.sock"]
+        assert os.listdir(folder) == [place.rpartition("/")[2]]
 
 
 def send_many(link: link_socket.SocketLink, count: int) -> None:
