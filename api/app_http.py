@@ -27,6 +27,7 @@ from .failures import Failures
 from .identity_cache import IDENTITY_PART
 from .kept import Kept
 from .metrics_http import CONTENT_TYPE, Metrics
+from .migration_http import MIGRATION_ROUTES, MigrationRoutes
 from .openapi import openapi_document
 from .routes_http import BASE, ROUTES, Routes
 from .service import ControlPlane
@@ -126,6 +127,7 @@ def make_app(
     app.parts = Kept(plane.ready, limits.READY_KEPT_MS)
     app.metrics = Metrics(plane, app.api, process, version, frames)
     app.api.add(DEPLOY_ROUTES, DeployRoutes(plane))
+    app.api.add(MIGRATION_ROUTES, MigrationRoutes(plane))
 
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})

@@ -46,6 +46,7 @@ COMMANDS = {
     "accounts": Entry(".cli_accounts", "Make and list accounts."),
     "tokens": Entry(".cli_tokens", "Make, list and revoke tokens."),
     "limits": Entry(".cli_limits", "Show and change limits."),
+    "migrate": Entry(".cli_migrate", "Move accounts from V1 to V2."),
     "loadtest": Entry(ABOVE, "Put a control plane under load and measure it."),
     "whoami": Entry(".cli_whoami", "Show the account, scope and name of your token."),
     "config": Entry(".cli_settings", "Show settings and where they come from; change your own."),

@@ -25,7 +25,13 @@ from ..runtime.entropy import Entropy
 from ..runtime.ids import check_id_prefix, check_instance_id, check_workflow_name
 from . import client_checks as check
 from .changes import BatchChanges, Change
-from .client_admin import AccountsClient, LimitsClient, ScriptsClient, TokensClient
+from .client_admin import (
+    AccountsClient,
+    LimitsClient,
+    MigrationsClient,
+    ScriptsClient,
+    TokensClient,
+)
 from .client_batches import BatchCreate, creates_of, verdict
 from .client_instance import Instance, check_success
 from .client_port import Backend
@@ -346,6 +352,11 @@ class Client:
     def scripts(self) -> ScriptsClient:
         """Deployed code."""
         return ScriptsClient(self.backend, self._entropy)
+
+    @property
+    def migrations(self) -> MigrationsClient:
+        """Moving accounts from V1 to V2: for operators."""
+        return MigrationsClient(self.backend, self._entropy)
 
     def with_options(
         self, *, timeout: Duration | None = None, retry_for: Duration | None = None

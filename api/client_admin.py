@@ -1,4 +1,4 @@
-"""Parts of the client for whoever runs a server: accounts, tokens, limits, deployed code.
+"""Parts of the client for whoever runs a server: accounts, tokens, limits, code, migrations.
 
 Each needs a token of the scope that its methods name; else they raise `Forbidden`.
 """
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ..engines.bundle_store import read_app
 from ..engines.durations import Duration, duration_ms
 from ..gatekeeper.deploys import check_script_name
+from ..migration.refusals import AbortRefused  # noqa: F401 - its code is known by import
 from ..runtime import limits as bounds
 from ..runtime.entropy import Entropy
 from ..runtime.errors import InvalidArgument
@@ -24,6 +25,8 @@ from .client_port import Backend
 from .client_values import (
     Account,
     AccountLimits,
+    Migration,
+    MigrationPlan,
     NewToken,
     Script,
     Token,
@@ -269,6 +272,73 @@ class ScriptsClient(_Part):
             body=bundle.to_zip(),
             request_id=self._request_id(request_id),
         )
+
+
+class MigrationsClient(_Part):
+    """Moving accounts from V1 to V2; all of it needs an operator's token."""
+
+    async def plan(self, account: str | None = None) -> MigrationPlan:
+        """What a move would do, and what speaks against it. Changes nothing.
+
+        Args:
+            account: whose; None: the client's own account.
+        """
+        return await self._backend.manage(MigrationPlan, "GET", self._of(account, "plan"))
+
+    async def status(self, account: str | None = None) -> Migration:
+        """How the account's last migration stands."""
+        return await self._backend.manage(Migration, "GET", self._of(account))
+
+    async def start(
+        self,
+        account: str | None = None,
+        *,
+        start_in: Duration | None = None,
+        request_id: str | None = None,
+    ) -> Migration:
+        """Begin to move an account. It goes on by itself, whoever asked.
+
+        Args:
+            account: which; None: the client's own account.
+            start_in: when, for example `"10 minutes"`; None: now.
+            request_id: the same one again is the same migration.
+
+        Raises:
+            MigrationRefused: something speaks against it; `plan` tells what.
+            MigrationUnderWay: it is being moved already.
+        """
+        body: dict[str, Any] = {}
+        if start_in is not None:
+            most = bounds.MIGRATION_START_MAX_MS
+            body["start_in"] = duration_ms(start_in, "start_in", max_ms=most)
+        key = self._request_id(request_id)
+        words = self._of(account)
+        return await self._backend.manage(Migration, "POST", words, body=body, request_id=key)
+
+    async def pause(self, account: str | None = None) -> Migration:
+        """Have it hold before the freeze, while it heals, or while it drains."""
+        return await self._change(account, "pause")
+
+    async def resume(self, account: str | None = None) -> Migration:
+        """Have it go on."""
+        return await self._change(account, "resume")
+
+    async def abort(self, account: str | None = None) -> Migration:
+        """Take it back: V1 serves the account again.
+
+        Raises:
+            MigrationNotFound: there is none.
+            AbortRefused: V2 has taken creates already.
+        """
+        return await self._change(account, "abort")
+
+    async def _change(self, account: str | None, change: str) -> Migration:
+        words = self._of(account, change)
+        key = self._request_id(None)
+        return await self._backend.manage(Migration, "POST", words, request_id=key)
+
+    def _of(self, account: str | None, *more: str) -> list[str]:
+        return ["accounts", self._account(account), "migration", *more]
 
 
 def _limits(changes: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:

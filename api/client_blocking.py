@@ -17,7 +17,13 @@ from ..engines.durations import Duration
 from ..runtime import limits
 from .changes import BatchChanges, Change, FromStep
 from .client import Client
-from .client_blocking_parts import BlockingAccounts, BlockingLimits, BlockingScripts, BlockingTokens
+from .client_blocking_parts import (
+    BlockingAccounts,
+    BlockingLimits,
+    BlockingMigrations,
+    BlockingScripts,
+    BlockingTokens,
+)
 from .client_http import connect
 from .client_instance import Instance
 from .client_portal import Blocking, Portal
@@ -454,6 +460,11 @@ class BlockingClient(Blocking[Client]):
     def scripts(self) -> BlockingScripts:
         """Deployed code."""
         return BlockingScripts(self._portal, self._inner.scripts)
+
+    @property
+    def migrations(self) -> BlockingMigrations:
+        """Moving accounts from V1 to V2: for operators."""
+        return BlockingMigrations(self._portal, self._inner.migrations)
 
     def with_options(
         self, *, timeout: Duration | None = None, retry_for: Duration | None = None

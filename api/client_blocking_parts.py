@@ -9,9 +9,24 @@ from os import PathLike
 from typing import Any
 
 from ..engines.durations import Duration
-from .client_admin import AccountsClient, LimitsClient, ScriptsClient, TokensClient
+from .client_admin import (
+    AccountsClient,
+    LimitsClient,
+    MigrationsClient,
+    ScriptsClient,
+    TokensClient,
+)
 from .client_portal import Blocking
-from .client_values import Account, AccountLimits, NewToken, Script, Token, WorkflowLimits
+from .client_values import (
+    Account,
+    AccountLimits,
+    Migration,
+    MigrationPlan,
+    NewToken,
+    Script,
+    Token,
+    WorkflowLimits,
+)
 
 
 class BlockingAccounts(Blocking[AccountsClient]):
@@ -156,3 +171,58 @@ class BlockingScripts(Blocking[ScriptsClient]):
                 path, script, take_over=take_over, account=account, request_id=request_id
             )
         )
+
+
+class BlockingMigrations(Blocking[MigrationsClient]):
+    """Moving accounts from V1 to V2; all of it needs an operator's token."""
+
+    def plan(self, account: str | None = None) -> MigrationPlan:
+        """What a move would do, and what speaks against it. Changes nothing.
+
+        Args:
+            account: whose; None: the client's own account.
+        """
+        return self._portal.run(self._inner.plan(account))
+
+    def status(self, account: str | None = None) -> Migration:
+        """How the account's last migration stands."""
+        return self._portal.run(self._inner.status(account))
+
+    def start(
+        self,
+        account: str | None = None,
+        *,
+        start_in: Duration | None = None,
+        request_id: str | None = None,
+    ) -> Migration:
+        """Begin to move an account. It goes on by itself, whoever asked.
+
+        Args:
+            account: which; None: the client's own account.
+            start_in: when, for example `"10 minutes"`; None: now.
+            request_id: the same one again is the same migration.
+
+        Raises:
+            MigrationRefused: something speaks against it; `plan` tells what.
+            MigrationUnderWay: it is being moved already.
+        """
+        return self._portal.run(
+            self._inner.start(account, start_in=start_in, request_id=request_id)
+        )
+
+    def pause(self, account: str | None = None) -> Migration:
+        """Have it hold before the freeze, while it heals, or while it drains."""
+        return self._portal.run(self._inner.pause(account))
+
+    def resume(self, account: str | None = None) -> Migration:
+        """Have it go on."""
+        return self._portal.run(self._inner.resume(account))
+
+    def abort(self, account: str | None = None) -> Migration:
+        """Take it back: V1 serves the account again.
+
+        Raises:
+            MigrationNotFound: there is none.
+            AbortRefused: V2 has taken creates already.
+        """
+        return self._portal.run(self._inner.abort(account))

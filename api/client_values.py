@@ -290,6 +290,81 @@ class WorkflowLimits(msgspec.Struct, frozen=True):
     souschefs_auto: bool | None = None
 
 
+class OldInstances(msgspec.Struct, frozen=True):
+    """The instances that V1 has made, by how they stand. `running`: they hold a slot.
+
+    `unborn` are queued and have no Engine yet; they are not in `queued`.
+    """
+
+    unborn: int = 0
+    queued: int = 0
+    running: int = 0
+    waiting: int = 0
+    paused: int = 0
+    ended: int | None = None
+
+    @property
+    def live(self) -> int:
+        """How many have not ended."""
+        return self.unborn + self.queued + self.running + self.waiting + self.paused
+
+
+class MigrationState(msgspec.Struct, frozen=True):
+    """A state that a migration has reached, and when."""
+
+    state: str
+    since: str = ""
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """How the move of an account from V1 to V2 stands.
+
+    Attributes:
+        state: `none` if there was none, else see docs/migration.md.
+        plane: where the account is; None: V1 does not answer just now.
+        paused, holds: it is to stand still; it does.
+        starts_on: when it begins, if that was put off.
+        states: those that it has reached, and when.
+        at_freeze, instances: V1's instances as they were then, and as they are now.
+        trouble: why the last try failed.
+        abortable, final: whether it can be aborted, and why not.
+    """
+
+    account: str
+    state: str
+    migration_id: str | None = None
+    plane: str | None = None
+    paused: bool = False
+    holds: bool = False
+    starts_on: str | None = None
+    states: list[MigrationState] = []
+    at_freeze: OldInstances | None = None
+    instances: OldInstances | None = None
+    trouble: str | None = None
+    abortable: bool = False
+    final: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing follows any more."""
+        return self.state in ("none", "retired", "aborted")
+
+
+class MigrationPlan(msgspec.Struct, frozen=True):
+    """What a move from V1 to V2 would do. With `objections` it would be refused."""
+
+    account: str
+    possible: bool
+    plane: str | None = None
+    objections: list[str] = []
+    steps: list[str] = []
+    instances: OldInstances | None = None
+    workflows: int = 0
+    scripts: int = 0
+    running_max_before: int = 0
+    running_max_after: int = 0
+
+
 class DeployedWorkflow(msgspec.Struct, frozen=True):
     """A workflow of a deployed script; `is_new`: this deploy made a new version of it."""
 

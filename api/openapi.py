@@ -15,11 +15,13 @@ from . import openapi_examples as examples
 from . import shapes
 from .admin_http import ADMIN_ROUTES
 from .deploy_http import DEPLOY_ROUTES
+from .migration_http import MIGRATION_ROUTES
 from .openapi_admin import ADMIN_OPERATIONS
+from .openapi_migration import MIGRATION_OPERATIONS
 from .openapi_operations import WORKFLOW_OPERATIONS, Json, Operation
 from .routes_http import BASE, ROUTES
 
-OPERATIONS = (*WORKFLOW_OPERATIONS, *ADMIN_OPERATIONS)
+OPERATIONS = (*WORKFLOW_OPERATIONS, *ADMIN_OPERATIONS, *MIGRATION_OPERATIONS)
 _REF = "#/components/schemas/{name}"
 _BINARY: Json = {"type": "string", "format": "binary"}
 _FREE = (None, Any, bytes)
@@ -92,7 +94,10 @@ def _scopes() -> dict[tuple[str, str], list[str]]:
             *(["operator"] if route.operator else []),
             route.scope,
         ]
-        for base, table in ((BASE, ROUTES), ((), ADMIN_ROUTES), ((), DEPLOY_ROUTES))
+        for base, table in (
+            (BASE, ROUTES),
+            ((), (*ADMIN_ROUTES, *DEPLOY_ROUTES, *MIGRATION_ROUTES)),
+        )
         for route in table
     }
 

@@ -50,6 +50,7 @@ from .changes import InstanceChanges
 from .deploys import Deploys
 from .identity_cache import IDENTITY_PART, IdentityCache
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
+from .migrations import Migrations
 from .rates import CreateRates
 from .versions import Versions
 from .watching import Watching
@@ -129,6 +130,7 @@ class ControlPlane(InstanceChanges):
         self._caller = Caller(router, entropy)
         self._cache = AccountCache(self._caller)
         self.accounts = Accounts(self._caller, IdentityCache(self._caller), clock, entropy)
+        self.migrations = Migrations(self._caller, self.accounts, entropy)
         self.limits = LimitsAdmin(self._caller, self._cache.forget)
         self._rates = CreateRates(self._caller, entropy)
         self._lister = Lister(self._caller, placement)

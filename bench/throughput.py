@@ -141,9 +141,7 @@ CPU of an instance of one step by process, ms:
 
 def put(rows: list[dict[str, Any]], n: int, conc: int) -> None:
     """Write the section."""
-    roles = by_role(rows)
-    figures = {f"{role}_ms": value for role, value in roles.items()}
-    figures["all_ms"] = sum(roles.values())
+    figures = {f"{role}_ms": value for role, value in by_role(rows).items()}
     sections.put("throughput", report(rows, n, conc), figures=figures)
 
 

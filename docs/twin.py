@@ -18,6 +18,7 @@ TWINS = {
     "TokensClient": "BlockingTokens",
     "LimitsClient": "BlockingLimits",
     "ScriptsClient": "BlockingScripts",
+    "MigrationsClient": "BlockingMigrations",
     "Instance": "BlockingInstance",
     "Client": "BlockingClient",
 }

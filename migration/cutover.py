@@ -204,7 +204,7 @@ def aborting(cutover: Cutover, now_ms: int) -> Cutover:
     if refusal:
         raise AbortRefused(refusal, {"state": cutover.state.value})
     after = _reached(cutover, State.ABORTING, now_ms)
-    return msgspec.structs.replace(after, came_from=cutover.state, paused=False)
+    return msgspec.structs.replace(after, came_from=cutover.state)
 
 
 def final(cutover: Cutover, old: OldStatus | None) -> str:

@@ -258,13 +258,15 @@ class Migration(DurableObject):
     async def _adopt(self, cutover: Cutover) -> tuple[Outcome, Any]:
         """The lease before all: nobody else gets a slot before V1's are counted."""
         await self._ask(None, self._gatekeeper, "adopt", cutover.id, cutover.frozen)
-        after: str | None = ""
-        while after is not None:
+        after: str | None = None
+        while True:
             part: RegistryPart = await self._ask(
                 RegistryPart, self._old, "registry_part", cutover.id, after
             )
             await self._ask(None, self._account, "adopt_part", cutover.id, part)
             after = part.after
+            if after is None:
+                break
         await self._ask(None, self._account, "adopt", cutover.id)
         return Outcome.DONE, None
 
@@ -285,8 +287,10 @@ class Migration(DurableObject):
         return (Outcome.AGAIN if live else Outcome.DONE), None
 
     async def _retire(self, cutover: Cutover) -> tuple[Outcome, Any]:
-        has_gone = await self._ask(bool, self._old, "retire", cutover.id)
-        return (Outcome.DONE if has_gone else Outcome.AGAIN), None
+        if not await self._ask(bool, self._old, "retire", cutover.id):
+            return Outcome.AGAIN, None
+        await self._ask(None, self._account, "retired", cutover.id)
+        return Outcome.DONE, None
 
     async def _abandon(self, cutover: Cutover) -> tuple[Outcome, Any]:
         """V1 first: it decides, and from then on nobody on V2 is asked any more."""

@@ -19,6 +19,7 @@ from toque.api.admin_http import ADMIN_ROUTES
 from toque.api.apps import App
 from toque.api.cli_config import DATA_DEFAULT
 from toque.api.deploy_http import DEPLOY_ROUTES
+from toque.api.migration_http import MIGRATION_ROUTES
 from toque.api.routes_http import BASE, ROUTES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -205,7 +206,10 @@ def test_the_http_page_lists_every_route() -> None:
     }
     routes = {
         *((route.method, (*BASE, *route.path)) for route in ROUTES),
-        *((route.method, route.path) for route in (*ADMIN_ROUTES, *DEPLOY_ROUTES)),
+        *(
+            (route.method, route.path)
+            for route in (*ADMIN_ROUTES, *DEPLOY_ROUTES, *MIGRATION_ROUTES)
+        ),
     }
     assert told == {
         (method, "/" + "/".join("{}" if "{" in word else word for word in path))

@@ -23,9 +23,10 @@ from toque.api.app_http import ControlPlaneApp, make_app
 from toque.api.auth import TokenBook
 from toque.api.openapi import OPERATIONS, Operation, key_of, openapi_document
 from toque.api.server_http import HttpServer
-from toque.api.wiring import start_embedded
+from toque.api.wiring import Runtime, start_embedded
 from toque.engines.archive import Bundle
 from toque.runtime.clock import SystemClock
+from toque.runtime.ids import EntityRef, old_key
 
 DOCUMENT = openapi_document("test")
 APP = """
@@ -51,6 +52,7 @@ QUERIES = {"getStep": "?name=charge-1", "terminateInstances": "?status=paused"}
 INSTANCE = "{instance_id}"
 NEEDS_INSTANCE = ("listInstances", "deleteInstances", "changeStatuses", "terminateInstances")
 API = "/client/v4/accounts/default/workflows"
+MIGRATION = "/toque/v1/accounts/{account_id}/migration"
 
 
 class Api(NamedTuple):
@@ -59,6 +61,7 @@ class Api(NamedTuple):
     app: ControlPlaneApp
     session: aiohttp.ClientSession
     url: str
+    runtime: Runtime
 
     async def result(self, method: str, path: str, body: Any = None) -> Any:
         """The result of a call that succeeds."""
@@ -106,7 +109,7 @@ async def serving(folder: Path) -> AsyncIterator[Api]:
             HttpServer(app, SystemClock()) as server,
             aiohttp.ClientSession(headers=headers) as session,
         ):
-            yield Api(app, session, server.url)
+            yield Api(app, session, server.url, runtime)
 
 
 async def prepare(api: Api, op: Operation) -> str:
@@ -120,9 +123,22 @@ async def prepare(api: Api, op: Operation) -> str:
         body = {"name": "n", "scope": "read"}
         made = await api.result("POST", "/toque/v1/accounts/default/tokens", body)
         words["token_id"] = made["id"]
+    if op.path.startswith(MIGRATION):
+        words["account_id"] = "moves"
+        await prepare_migration(api, op)
     if INSTANCE in op.path or op.name in NEEDS_INSTANCE:
         await prepare_instance(api, op)
     return op.path.format_map(words) + QUERIES.get(op.name, "")
+
+
+async def prepare_migration(api: Api, op: Operation) -> None:
+    """An account on V1 that is to be moved in a minute."""
+    await api.result("POST", "/toque/v1/accounts", {"id": "moves"})
+    call = api.runtime.router.call
+    await call(EntityRef("Account", "moves"), "set_plane", "v1")
+    await call(EntityRef("AccountOld", old_key("moves")), "begin")
+    if op.name not in ("planMigration", "startMigration"):
+        await api.result("POST", "/toque/v1/accounts/moves/migration", {"start_in": "1 minute"})
 
 
 async def prepare_instance(api: Api, op: Operation) -> None:

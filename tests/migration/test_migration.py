@@ -1,0 +1,201 @@
+"""An account moves from V1 to V2 by the entity that makes the move, whichever shard dies."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.migration.rig import ACME, OLD, Rig, rig_at
+from toque.gatekeeper.planes import WrongControlPlane
+from toque.migration.messages import MigrationPlan, MigrationStatus
+from toque.migration.refusals import (
+    AbortRefused,
+    MigrationNotFound,
+    MigrationRefused,
+    MigrationUnderWay,
+)
+from toque.runtime.errors import InvalidArgument, SystemFault
+from toque.runtime.ids import EntityRef
+from toque.runtime.simloop import VirtualTimeLoop
+
+pytestmark = pytest.mark.loop(factory=VirtualTimeLoop)
+ME = EntityRef("Migration", ACME)
+LIMIT = 3
+
+
+async def me(rig: Rig, method: str, *args: Any) -> MigrationStatus:
+    return await rig.call(MigrationStatus, ME, method, *args)
+
+
+async def status(rig: Rig) -> MigrationStatus:
+    """How it stands, as soon as its shard answers."""
+    while True:
+        try:
+            return await me(rig, "status")
+        except SystemFault:
+            await asyncio.sleep(0.01)
+
+
+async def until(rig: Rig, *states: str) -> MigrationStatus:
+    while (found := await status(rig)).state not in states:
+        assert rig.loop.time() < 400, found
+        await asyncio.sleep(0.005)
+    return found
+
+
+async def fill(rig: Rig, count: int = 12) -> None:
+    """Some that run, queue or are unborn, one that waits."""
+    await rig.create("waits", "ask")
+    for number in range(count):
+        await rig.create(f"n{number}", params=b"0.3")
+
+
+async def checked(rig: Rig, count: int = 12) -> None:
+    """All have ended as they must, once, and no more ran than may."""
+    names = [row.id for row in await rig.rows_v2()]
+    assert sorted(names) == sorted(f"n{number}" for number in range(count))
+    assert {row.status for row in await rig.rows_v2()} == {"complete"}
+    assert 0 < rig.bodies.most <= LIMIT
+
+
+async def test_it_goes_all_its_way(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, running_max=LIMIT, lost_births=4, retention_ms=30_000) as rig:
+        await fill(rig)
+        before = await rig.rows()
+        plan = await rig.call(MigrationPlan, ME, "plan")
+        assert (plan.objections, plan.workflows, plan.plane) == ([], 2, "v1")
+        assert (await me(rig, "status")).state == "none"
+        began = await me(rig, "start", "r1", 0)
+        assert (began.migration_id, began.plane in ("v1", "moving", "v2")) == ("000000001", True)
+        assert (await me(rig, "start", "r1", 0)).migration_id == "000000001", "the same again"
+        found = await until(rig, "healed")
+        assert (found.old and found.old.unborn, found.plane) == (0, "v2")
+        assert found.frozen is not None
+        assert (found.frozen.unborn > 0, found.frozen.holding <= LIMIT) == (True, True)
+        assert [row[:1] + row[2:3] for row in map(tuple_of, await rig.rows_v2())] == [
+            row[:1] + row[2:3] for row in map(tuple_of, before)
+        ], "the same list in the same order"
+        await rig.call(int, EntityRef("Engine", rig.key("waits", "ask")), "send_event",
+                       "answer", b"1", "e1")  # fmt: skip
+        await until(rig, "drained")
+        await checked(rig)
+        found = await until(rig, "retired")
+        assert [state for state, _ in found.log] == [
+            "planned", "frozen", "adopted", "routed", "healed", "drained", "retired",
+        ]  # fmt: skip
+        times = dict(found.log)
+        assert times["routed"] - times["planned"] < 200, "callers wait that long at most"
+        assert (await rig.snapshot()).plane.from_v1 is False
+
+
+def tuple_of(row: Any) -> tuple[Any, ...]:
+    return (row.id, row.status, row.created_ms)
+
+
+@pytest.mark.parametrize("state", ["planned", "frozen", "adopted", "routed", "healed"])
+@pytest.mark.parametrize("at", [ME, OLD, None], ids=["Migration", "AccountOld", "everything"])
+async def test_a_shard_that_dies_in_a_state_changes_nothing(
+    tmp_path: Path, state: str, at: EntityRef | None
+) -> None:
+    """Other commits are for the simulation."""
+    async with rig_at(tmp_path, running_max=LIMIT, lost_births=4, control_shards=4) as rig:
+        await fill(rig, 8)
+        await me(rig, "start", "r1", 0)
+        while state not in dict((await status(rig)).log):
+            await asyncio.sleep(0.001)
+        victims = list(rig.shards) if at is None else [rig.home(at)]
+        for number, shard in enumerate(victims):
+            rig.crash(shard, ("lost", "kept")[number % 2])
+        await until(rig, "healed")
+        ref = EntityRef("Engine", rig.key("waits", "ask"))
+        await rig.call(int, ref, "send_event", "answer", b"1", "e1")
+        await until(rig, "drained")
+        await checked(rig, 8)
+
+
+async def test_it_holds_where_it_may_and_goes_on(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, lost_births=3) as rig:
+        await fill(rig, 4)
+        await me(rig, "start", "r1", 2_000)
+        with pytest.raises(MigrationUnderWay, match="planned"):
+            await me(rig, "start", "r2", 0)
+        assert (await me(rig, "pause")).holds
+        await asyncio.sleep(3)
+        found = await me(rig, "status")
+        assert (found.state, found.holds, found.plane) == ("planned", True, "v1")
+        assert (await me(rig, "resume")).holds is False
+        await until(rig, "healed")
+        await me(rig, "pause")
+        await asyncio.sleep(10)
+        assert (await me(rig, "status")).state == "healed"
+        await me(rig, "resume")
+        ref = EntityRef("Engine", rig.key("waits", "ask"))
+        await rig.call(int, ref, "send_event", "answer", b"1", "e1")
+        await until(rig, "drained")
+
+
+async def hold_routed(rig: Rig, request_id: str) -> MigrationStatus:
+    """Begin it, and have it hold as soon as V2 serves."""
+    await me(rig, "start", request_id, 0)
+    while (await me(rig, "status")).state == "planned":
+        await asyncio.sleep(0.001)
+    await me(rig, "pause")
+    found = await until(rig, "routed")
+    assert found.holds
+    return found
+
+
+async def test_it_is_taken_back_and_made_again(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, running_max=LIMIT, lost_births=4) as rig:
+        await fill(rig, 8)
+        with pytest.raises(MigrationNotFound, match="toque migrate start acme"):
+            await me(rig, "abort")
+        await me(rig, "start", "r1", 60_000)
+        assert (await me(rig, "abort")).state == "aborted", "before it has begun"
+        found = await hold_routed(rig, "r2")
+        assert (found.final, found.plane) == ("", "v2")
+        found = await me(rig, "abort")
+        assert (found.state, found.plane) == ("aborted", "v1")
+        assert (await me(rig, "abort")).state == "aborted", "again"
+        with pytest.raises(WrongControlPlane):
+            await rig.snapshot()
+        await rig.create("again", params=b"0")
+        await me(rig, "start", "r3", 0)
+        found = await until(rig, "healed")
+        assert found.migration_id == "000000003"
+
+
+async def test_it_is_too_late_after_the_first_create_of_v2(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, running_max=LIMIT, lost_births=2) as rig:
+        await fill(rig, 4)
+        await hold_routed(rig, "r1")
+        await rig.create_v2("first", params=b"0")
+        with pytest.raises(AbortRefused, match="can't be aborted"):
+            await me(rig, "abort")
+        found = await me(rig, "status")
+        assert (found.state, found.plane) == ("routed", "v2")
+        assert "made" in found.final or "taken" in found.final
+        await me(rig, "resume")
+        await until(rig, "healed")
+        with pytest.raises(AbortRefused):
+            await me(rig, "abort")
+
+
+async def test_what_can_not_be_moved_is_refused(tmp_path: Path) -> None:
+    async with rig_at(tmp_path) as rig:
+        with pytest.raises(InvalidArgument, match="within 7 days"):
+            await me(rig, "start", "r1", -1)
+        await me(rig, "start", "r1", 0)
+        await until(rig, "drained", "retired")
+        with pytest.raises((MigrationRefused, MigrationUnderWay), match=r"not on V1|being moved"):
+            await me(rig, "start", "r2", 0)
+        other = EntityRef("Migration", "never")
+        plan = await rig.call(MigrationPlan, other, "plan")
+        assert plan.objections == ["It is not on V1: there is nothing to move."]
+        with pytest.raises(MigrationRefused, match="not on V1") as refused:
+            await rig.call(MigrationStatus, other, "start", "r1", 0)
+        assert refused.value.data["objections"] == plan.objections
+        assert (await rig.call(MigrationStatus, other, "status")).state == "none"
