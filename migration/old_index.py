@@ -95,7 +95,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         unborn: its Engine is not known to be there.
         run_id, seq: of the newest report; the run is the first one's until there is a report.
-        expires_ms: when its id is free again; 0: it has not ended.
+        expires_ms: when it is dropped, should its Engine not tell before that it has gone, as it
+            does; 0: it has not ended.
         success_ms, other_ms: how long it is kept after success, and after another end.
         request_id, content: of its create; see `rows.content_of`.
     """
@@ -224,9 +225,9 @@ class OldIndex:
 
     @property
     def last_end_ms(self) -> int:
-        """When the last of the ended goes, as far as is known; 0: none has ended."""
+        """When the retention of the last of the ended is over; 0: none has ended."""
         rows = self._rows.scan(ENDS, (self._entity,), limit=1, reverse=True)
-        return rows[0][1] if rows else 0
+        return rows[0][1] - limits.V1_ID_LINGER_MS if rows else 0
 
     def unborn_page(self, after: Key | None, limit: int) -> list[tuple[Key, str]]:
         """Unborn instances, oldest first: where each stands, and its Engine's key."""

@@ -320,12 +320,12 @@ class Rig:
         return await self.old(Asked, "ask", key, creates)
 
     async def until(self, what: Any, within_s: float = 60) -> None:
-        """Wait until `what()` holds, looking every 10 ms."""
+        """Wait until `what()` holds, looking every 50 ms."""
         start_s = self.loop.time()
         while not await what():
             if self.loop.time() - start_s > within_s:
                 raise AssertionError(f"not within {within_s} s: {await self.status()}")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
     async def until_ended(self, number: int, within_s: float = 60) -> None:
         """Wait until so many of V1 have ended."""

@@ -42,7 +42,7 @@ async def test_an_instance_is_created_runs_and_ends_through_accountold(tmp_path:
         assert row.ended_ms == ended.ended_ms
         status = await rig.status()
         assert (status.plane, status.target, status.holding, status.creates) == ("v1", 20, 0, 1)
-        assert status.last_end_ms == ended.ended_ms + 3_600_000 + limits.V1_ID_LINGER_MS
+        assert status.last_end_ms == ended.ended_ms + 3_600_000
         assert (await rig.gatekeeper()).calls == 0
 
 
