@@ -58,6 +58,11 @@ KINDS = {
         "a SousChef keeps an instance that has ended or does not exist; it may hold a slot",
         "drops the row and has the SousChef count again",
     ),
+    "instance.unborn": Kind(
+        "control plane V1 took instances whose Engines it did not make: they are queued until "
+        "their account moves to V2",
+        is_note=True,
+    ),
     "alarm.missing": Kind(
         "an instance sleeps or is to be deleted, or all of a workflow are to be ended, and no "
         "alarm will do it",

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..engines.archive import is_code_hash
 from ..engines.bundle_store import BUNDLES_FOLDER, remove_files
-from ..engines.ports import ENGINE_KIND, SOUSCHEF_KIND
+from ..engines.ports import ENGINE_KIND, SOUSCHEF_KIND, souschef_key
 from ..gatekeeper.messages import CLEARING_KIND, GATEKEEPER_KIND
 from ..runtime import limits
 from ..runtime.datadir import BLOBS_FOLDER, store_path
@@ -65,6 +65,7 @@ class Survey:
                     found += self._souschefs(shard)
                     found += self._clearings(shard)
                     found += self._leases(shard)
+                    found += self._unborn(shard)
                     found += self._tokens(shard)
                 for shard in self._placement.names():
                     found += self._alarms(shard)
@@ -110,6 +111,11 @@ class Survey:
     def _rows(self, shard: str, sql: str, params: tuple[Any, ...] = ()) -> list[Any]:
         return self._stores[shard].execute(sql, params).fetchall()
 
+    def _has(self, shard: str, table: str) -> bool:
+        """Whether the shard has been opened since there is that table."""
+        sql = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return self._one(shard, sql, (table,)) is not None
+
     def _one(self, shard: str, sql: str, params: tuple[Any, ...]) -> Any:
         return self._stores[shard].execute(sql, params).fetchone()
 
@@ -154,8 +160,7 @@ class Survey:
     def _without_alarm(self, shard: str, key: str, status: str, number: int) -> Iterator[Finding]:
         """An instance that no alarm will wake: fine if its SousChef knows it, or no time is due."""
         again = (Change(shard, _SET_ALARM, (ENGINE_KIND, key, self._now_ms)),)
-        account, uuid, _ = split_engine_key(key)
-        chef = f"{account}/{uuid}/{number}"
+        chef = souschef_key(key, split_engine_key(key)[2], number)
         place = f"{shard} {key}"
         control = self._placement.shard_of(EntityRef(SOUSCHEF_KIND, chef))
         if status == "queued":
@@ -249,6 +254,8 @@ class Survey:
                 control, "SELECT entity, count(*) FROM souschef_held GROUP BY entity"
             ):
                 account = chef.split("/", 1)[0]
+                if chef in self._on_v1(control):  # it leases its slots itself
+                    continue
                 if self._placement.shard_of(EntityRef(GATEKEEPER_KIND, account)) != shard:
                     continue
                 ledger, _ = known.get(chef, (0, 0))
@@ -262,6 +269,21 @@ class Survey:
                     )
                     detail = f"{held} in use, {ledger} written down"
                     yield Finding("lease.short", f"{shard} {chef}", detail, (change,))
+
+    def _on_v1(self, shard: str) -> set[str]:
+        """The AccountOlds of accounts that are on V1, or on their way from it."""
+        if not self._has(shard, "account_old_planes"):
+            return set()
+        sql = "SELECT entity FROM account_old_planes WHERE plane != 'v2'"
+        return {row[0] for row in self._rows(shard, sql)}
+
+    def _unborn(self, shard: str) -> Iterator[Finding]:
+        """Instances that V1 took and whose Engines it did not make."""
+        if self._has(shard, "account_old_unborn"):
+            sql = "SELECT entity, count(*) FROM account_old_unborn GROUP BY entity"
+            for entity, count in self._rows(shard, sql):
+                account = entity.split("/", 1)[0]
+                yield Finding("instance.unborn", f"{shard} {account}", f"{count} instances")
 
     def _tokens(self, shard: str) -> Iterator[Finding]:
         for account, count in self._rows(
@@ -343,7 +365,7 @@ class Survey:
             row[0]
             for shard in self._placement.data_names()
             for row in self._rows(shard, "SELECT DISTINCT version_id FROM instances")
-        }
+        } | self._versions_of_v1()
         if used - versions or not folder.is_dir():
             return  # which code those instances need is not known here
         newest = scripts | self._named("account_workflows", "code_hash")
@@ -360,6 +382,16 @@ class Survey:
                 yield Finding("bundle.orphan", str(folder / code_hash), "", changes)
             elif code_hash not in needed and self._is_old(paths):
                 yield Finding("bundle.unused", str(folder / code_hash), "", changes)
+
+    def _versions_of_v1(self) -> set[str]:
+        """Versions of instances that V1 keeps, which may have no Engine yet."""
+        sql = "SELECT DISTINCT version_id FROM account_old_instances"
+        return {
+            row[0]
+            for shard in self._control()
+            if self._has(shard, "account_old_instances")
+            for row in self._rows(shard, sql)
+        }
 
     def _code_of(self, versions: set[str]) -> set[str]:
         """The code of some versions: of those that instances have, ended ones too, since they may

@@ -13,10 +13,13 @@ import msgspec
 
 from ..engines.code_host import CodeHost
 from ..engines.env import EngineEnv
+from ..engines.ports import SOUSCHEF_KIND
 from ..gatekeeper.gatekeeper import ACCOUNT_ROW, Gatekeeper
+from ..gatekeeper.messages import GATEKEEPER_KIND
 from ..runtime import limits
 from ..runtime.entity import DurableObject
 from ..runtime.host import Host
+from ..runtime.ids import ACCOUNT_OLD_KIND
 from ..runtime.process import ProcessMeter
 from ..runtime.store_sqlite import SqliteStore
 from ..runtime.tables import Query
@@ -43,6 +46,16 @@ _LIMITS = Query(
 _NAMES = Query(
     "names of workflows",
     "SELECT entity, uuid, name, created_ms FROM account_workflows ORDER BY entity, name LIMIT ?",
+)
+
+
+_NOT_ON_V2 = Query(
+    "accounts without a Gatekeeper",
+    "SELECT entity FROM gatekeeper_planes WHERE plane <> 'v2' ORDER BY entity LIMIT ?",
+)
+_ON_V1 = Query(
+    "accounts on V1",
+    "SELECT entity FROM account_old_planes WHERE plane <> 'v2' ORDER BY entity LIMIT ?",
 )
 
 
@@ -101,11 +114,16 @@ class ShardFigures:
         most = limits.METRICS_ROWS_MAX
         query = self._store.query
         lanes = await query(_LANES, (most,))
-        live = {chef.ctx.ref.key: chef for chef in self._live(SousChef)}
-        keepers = {keeper.ctx.ref.key: keeper for keeper in self._live(Gatekeeper)}
+        live = {
+            chef.ctx.ref.key: chef
+            for kind in (SOUSCHEF_KIND, ACCOUNT_OLD_KIND)
+            for chef in self._live(SousChef, kind)
+        }
+        keepers = {keeper.ctx.ref.key: keeper for keeper in self._live(Gatekeeper, GATEKEEPER_KIND)}
         leases = {row[0]: row[1:] for row in await query(_LEASES, (most,))}
+        not_here = {row[0] for row in await query(_NOT_ON_V2, (most,))}
         set_limits: dict[str, int] = dict(await query(_LIMITS, (most,)))
-        names = await query(_NAMES, (most,))
+        names = [(key.split("/", 1)[0], *rest) for key, *rest in await query(_NAMES, (most,))]
         accounts = [
             (
                 account,
@@ -113,8 +131,9 @@ class ShardFigures:
                 *leases.get(account, (0, 0)),
                 *_demand(keepers.get(account)),
             )
-            for account in sorted({*leases, *set_limits, *keepers})[:most]
+            for account in sorted({*leases, *set_limits, *keepers} - not_here)[:most]
         ]
+        accounts += await self._of_v1(live)
         totals = self._souschefs.totals.copy()
         for chef in live.values():
             chef.count_into(totals)
@@ -127,8 +146,24 @@ class ShardFigures:
             "late_ms": totals.late_ms.figures(),
         }
 
-    def _live(self, cls: type[Kind]) -> list[Kind]:
-        return [entity for entity in self._host.live(cls.KIND) if isinstance(entity, cls)]
+    async def _of_v1(self, live: dict[str, SousChef]) -> list[tuple[Any, ...]]:
+        """Accounts on V1: each has one lease, its own."""
+        keys = [row[0] for row in await self._store.query(_ON_V1, (limits.METRICS_ROWS_MAX,))]
+        told = ((key, live[key].statistics()) for key in keys if key in live)
+        return [
+            (
+                key.split("/", 1)[0],
+                said.target,
+                1,
+                said.target,
+                said.holding + said.awakened + said.fresh,
+                0,
+            )
+            for key, said in told
+        ]
+
+    def _live(self, cls: type[Kind], kind: str) -> list[Kind]:
+        return [entity for entity in self._host.live(kind) if isinstance(entity, cls)]
 
 
 def _lane(row: tuple[Any, ...], live: SousChef | None) -> dict[str, Any]:

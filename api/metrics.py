@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 OTHERS = "(others)"
+V1 = "(v1)"
+"""In place of a workflow's name: all that an account has, or had, on control plane V1."""
 
 Figures = Mapping[str, Mapping[str, Any]]
 _LIVE = ("queued", "running", "waiting", "paused")
@@ -63,7 +65,7 @@ def workflows_of(figures: Figures, most: int) -> list[Workflow]:
     for place, key in enumerate(sorted(told, key=age)):
         workflow = rest
         if place < most:
-            name = known[key][0] if key in known else key[1]
+            name = known[key][0] if key in known else V1 if key[1] == "-" else key[1]
             workflow = Workflow(key[0], name)
             result.append(workflow)
         for one in told[key]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ..engines.ports import ENGINE_KIND, SOUSCHEF_KIND
+from ..engines.ports import ENGINE_KIND, SOUSCHEF_KIND, souschef_key, souschef_ref
 from ..engines.views import EventPage, WaitingView
 from ..engines.watch import check_types
 from ..gatekeeper.messages import WorkflowRecord
@@ -106,7 +106,7 @@ class Watching:
         """Where it queues; None if its SousChef can't be asked just now."""
         deadline = self._caller.deadline(limits.READY_TIMEOUT_MS)
         prefix = f"{account}/{record.uuid}"
-        own = EntityRef(SOUSCHEF_KIND, f"{prefix}/{view.souschef}")
+        own = souschef_ref(souschef_key(key, key[len(prefix) + 1 :], view.souschef))
         calls: list[Any] = [self._caller.call(QueuePlace, deadline, own, "place_of", key)]
         if record.running_max:
             calls += [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.migration.rig import ACCOUNT, ACME, COMMIT_S, OLD, rig_at
+from toque.api.metrics import V1, accounts_of, workflows_of
 from toque.engines.views import InstanceView
 from toque.gatekeeper.messages import AccountSnapshot, LimitsChange
 from toque.gatekeeper.planes import InstanceUnborn, PlaneUnsupported
@@ -23,6 +25,7 @@ from toque.runtime.errors import (
     SystemFault,
     WorkflowNotFound,
 )
+from toque.runtime.ids import EntityRef
 from toque.runtime.simloop import VirtualTimeLoop
 
 pytestmark = pytest.mark.loop(factory=VirtualTimeLoop)
@@ -321,3 +324,30 @@ async def test_metrics_and_places_know_accountold(tmp_path: Path) -> None:
         assert place["state"] == "queued"
         assert place["position"] == 3
         assert place["target"] == 1
+
+
+async def test_metrics_tell_of_v1_what_they_tell_of_v2(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, running_max=9, v1=(3, 1_000)) as rig:
+        for n in range(5):
+            await rig.create(f"{n}", params=b"100")
+        await rig.create("done", params=b"0")
+        await asyncio.sleep(1)
+
+        async def figures() -> dict[str, dict[str, Any]]:
+            return {
+                shard: await rig.router.call(EntityRef("ShardInfo", shard), "figures")
+                for shard in rig.settings.placement.names()
+            }
+
+        found = await figures()
+        (told,) = (one for one in workflows_of(found, 10) if one.labels == (ACME, V1))
+        assert dict(told.live()) == {"queued": 3, "running": 3, "waiting": 0, "paused": 0}
+        names = {one.labels[1] for one in workflows_of(found, 10)}
+        assert names == {"work", "ask", V1}
+        slots = accounts_of(found, 10)[ACME]
+        assert slots == {"limit": 3, "leased": 3, "used": 3, "wanted": 6, "leases": 1}
+        await rig.move()
+        await rig.heal()
+        await asyncio.sleep(3)
+        slots = accounts_of(await figures(), 10)[ACME]
+        assert (slots["limit"], slots["used"], slots["leases"]) == (9, 5, 1)

@@ -20,9 +20,11 @@ from toque.gatekeeper.messages import (
     WorkflowRecord,
 )
 from toque.gatekeeper.planes import PlaneUnsupported, StaleMigration, WrongControlPlane
+from toque.migration.account_old import AccountOld
 from toque.migration.messages import Asked, Forwarded, Frozen, OldCreate, RegistryPart
 from toque.migration.refusals import AbortRefused
 from toque.runtime import limits
+from toque.runtime.dispatch import handlers_of
 from toque.runtime.errors import InstanceNotFound, InvalidArgument, ToqueError
 from toque.runtime.ids import EntityRef
 from toque.runtime.simloop import VirtualTimeLoop
@@ -143,9 +145,6 @@ async def test_each_method_is_for_its_planes(tmp_path: Path, plane: str) -> None
 
 
 def test_the_list_of_methods_is_whole() -> None:
-    from toque.migration.account_old import AccountOld
-    from toque.runtime.dispatch import handlers_of
-
     class Named(Rig):
         def __init__(self) -> None:
             record = WorkflowRecord("work", "u", "", "", "", "", 0, 0, 1, 0)
