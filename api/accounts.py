@@ -12,13 +12,15 @@ from hashlib import blake2b, sha256
 from typing import NamedTuple
 
 from ..gatekeeper.identity import OPERATOR, SCOPES
-from ..gatekeeper.messages import AccountInfo, TokenRecord
-from ..gatekeeper.refusals import AccountNotFound
+from ..gatekeeper.messages import ACCOUNT_KIND, AccountInfo, AccountSnapshot, TokenRecord
+from ..gatekeeper.planes import PLANES, Plane
+from ..gatekeeper.refusals import AccountAlreadyExists, AccountNotFound
+from ..migration.messages import OldStatus
 from ..runtime import limits
 from ..runtime.clock import Clock
 from ..runtime.entropy import Entropy
-from ..runtime.errors import InvalidArgument
-from ..runtime.ids import check_account_id
+from ..runtime.errors import InvalidArgument, SystemFault
+from ..runtime.ids import EntityRef, check_account_id, old_account
 from .calls import Caller
 from .identity_cache import IDENTITY, IdentityCache
 
@@ -65,24 +67,47 @@ class Accounts:
             raise AccountNotFound(f"there is no account {account!r:.80}.", {"account": account})
         return known
 
+    async def plane_of(self, account: AccountInfo) -> Plane | None:
+        """The control plane that an account is on; None: that can't be told just now."""
+        if account.made_on == "v2":
+            return "v2"
+        try:
+            status: OldStatus = await self._caller.call(
+                OldStatus,
+                self._caller.deadline(limits.READY_TIMEOUT_MS),
+                old_account(account.id),
+                "status",
+            )
+        except SystemFault:
+            return None
+        return next((plane for plane in PLANES if plane == status.plane), None)
+
     async def create_account(
-        self, account: str | None = None, name: str | None = None, *, request_id: str | None = None
+        self,
+        account: str | None = None,
+        name: str | None = None,
+        *,
+        plane: Plane = "v2",
+        request_id: str | None = None,
     ) -> AccountInfo:
         """Make an account.
 
         Args:
             account: its id; None has one made.
             name: for people; the id if not given.
+            plane: the control plane that it begins on: `v1` or `v2`.
             request_id: see the module's description.
 
         Raises:
             InvalidId, InvalidArgument, AccountAlreadyExists, TooManyAccounts
-            RequestIdReused: the request id has made the account with another name.
+            RequestIdReused: the request id has made the account with another name or elsewhere.
         """
         request_id = request_id or self._entropy.new_id()
         if account is None:
             account = blake2b(f"account/{request_id}".encode(), digest_size=16).hexdigest()
         check_account_id(account)
+        if plane != "v2":
+            await self._check_unused(account)
         made: AccountInfo = await self._caller.call(
             AccountInfo,
             self._caller.deadline(),
@@ -91,23 +116,61 @@ class Accounts:
             account,
             account if name is None else name,
             request_id,
+            plane,
             changes=True,
         )
         self.cache.forget()
+        await self._begin(made)
         return made
 
-    async def ensure_account(self, account: str) -> AccountInfo:
-        """The account; made if it is missing."""
+    async def ensure_account(self, account: str, plane: Plane | None = None) -> AccountInfo:
+        """The account; made if it is missing, on a control plane (None: on V2).
+
+        Raises:
+            AccountAlreadyExists: it was made on another plane than is asked for.
+        """
         check_account_id(account)
+        if plane == "v1":
+            await self._check_unused(account)
         made: AccountInfo = await self._caller.call(
             AccountInfo,
             self._caller.deadline(),
             IDENTITY,
             "ensure_account",
             account,
+            plane,
             changes=True,
         )
+        await self._begin(made)
         return made
+
+    async def _check_unused(self, account: str) -> None:
+        """Refuse to make an account on V1 whose name serves on V2 without having been made."""
+        if account in await self.cache.accounts():
+            return  # the registry says whether it can be
+        deadline = self._caller.deadline()
+        found: AccountSnapshot = await self._caller.call(
+            AccountSnapshot, deadline, EntityRef(ACCOUNT_KIND, account), "snapshot", -1
+        )
+        if found.plane.plane == "v2" and found.generation:
+            raise AccountAlreadyExists(
+                f"account {account!r} has workflows on control plane v2; only a new account can be "
+                "made on v1. Take another id.",
+                {"account": account},
+            )
+
+    async def _begin(self, made: AccountInfo) -> None:
+        """Return when an account that was made on V1 serves there, or has served.
+
+        The registry sees to it too, should this front end not get that far.
+        """
+        if made.made_on == "v2":
+            return
+        for ref, method, args in (
+            (old_account(made.id), "begin", ()),
+            (EntityRef(ACCOUNT_KIND, made.id), "set_plane", ("v1",)),
+        ):
+            await self._caller.call(None, self._caller.deadline(), ref, method, *args, changes=True)
 
     async def list_tokens(self, account: str) -> list[TokenRecord]:
         """The tokens of an account (`*`: operators'), oldest first."""

@@ -6,7 +6,8 @@ envelope, same errors, same admission as the routes of workflows; never on the h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -79,13 +80,16 @@ class AdminRoutes:
         return shapes.answer(admin_shapes.TokenVerified(request.principal.token_id))
 
     async def _cloudflare_accounts(self, request: Request) -> bytes:
-        return await self._reached_page(request, admin_shapes.cloudflare_account)
+        async def shape(account: AccountInfo) -> admin_shapes.CloudflareAccount:
+            return admin_shapes.cloudflare_account(account)
+
+        return await self._reached_page(request, shape)
 
     async def _memberships(self, request: Request) -> bytes:
-        who = request.principal
-        return await self._reached_page(
-            request, lambda account: admin_shapes.membership(who, account)
-        )
+        async def shape(account: AccountInfo) -> admin_shapes.Membership:
+            return admin_shapes.membership(request.principal, account)
+
+        return await self._reached_page(request, shape)
 
     async def _cloudflare_account(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
@@ -95,17 +99,23 @@ class AdminRoutes:
     # --- accounts ---
 
     async def _list_accounts(self, request: Request) -> bytes:
-        return await self._reached_page(request, admin_shapes.account_shape)
+        return await self._reached_page(request, self._shape_of)
+
+    async def _shape_of(self, account: AccountInfo) -> admin_shapes.AccountShape:
+        return admin_shapes.account_shape(account, await self._accounts.plane_of(account))
 
     async def _create_account(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
-        body = requests.decode(_account_body, await request.body() or b"{}", ("id", "name"))
-        made = await self._accounts.create_account(body.id, body.name, request_id=_key_of(request))
-        return shapes.answer(admin_shapes.account_shape(made))
+        known = admin_shapes.AccountBody.__struct_fields__
+        body = requests.decode(_account_body, await request.body() or b"{}", known)
+        made = await self._accounts.create_account(
+            body.id, body.name, plane=body.control_plane, request_id=_key_of(request)
+        )
+        return shapes.answer(await self._shape_of(made))
 
     async def _get_account(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
-        return shapes.answer(admin_shapes.account_shape(await self._named(request)))
+        return shapes.answer(await self._shape_of(await self._named(request)))
 
     async def _named(self, request: Request) -> AccountInfo:
         """The account that the path names."""
@@ -124,7 +134,9 @@ class AdminRoutes:
         mine = [account for account in known if account.id == who.account]
         return mine or [AccountInfo(who.account, who.account, 0)]
 
-    async def _reached_page(self, request: Request, shape: Callable[[AccountInfo], Any]) -> bytes:
+    async def _reached_page(
+        self, request: Request, shape: Callable[[AccountInfo], Awaitable[Any]]
+    ) -> bytes:
         query = requests.parse_query(request.query, ("page", "per_page", "direction", "name"))
         page, per_page = requests.parse_page(query)
         found = await self._reached(request.principal)
@@ -134,7 +146,7 @@ class AdminRoutes:
             found.reverse()
         shown = found[(page - 1) * per_page : page * per_page]
         info = shapes.list_info(len(shown), per_page, len(found), page, None)
-        return shapes.answer_list([shape(account) for account in shown], info)
+        return shapes.answer_list(await asyncio.gather(*map(shape, shown)), info)
 
     # --- tokens ---
 

@@ -11,6 +11,7 @@ import msgspec
 
 from ..engines.durations import duration_ms
 from ..gatekeeper.messages import AccountInfo, LimitsChange, TokenRecord
+from ..gatekeeper.planes import Plane
 from ..runtime import limits
 from ..runtime.codec import Whole
 from .account_limits import AccountLimits, WorkflowLimits
@@ -29,18 +30,24 @@ class Whoami(msgspec.Struct, frozen=True):
 
 
 class AccountBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A new account; an id that is left out is made."""
+    """A new account; an id that is left out is made. `control_plane`: where it begins."""
 
     id: str | None = None
     name: str | None = None
+    control_plane: Literal["v1", "v2"] = "v2"
 
 
 class AccountShape(msgspec.Struct, frozen=True):
-    """An account. `created_on` is null if it was never registered."""
+    """An account. `created_on` is null if it was never registered.
+
+    `control_plane`: `v1`, `v2`, or `moving` from one to the other; null: that can't be told just
+    now.
+    """
 
     id: str
     name: str
     created_on: str | None
+    control_plane: str | None
 
 
 class TokenBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -153,10 +160,10 @@ def whoami(who: Principal) -> Whoami:
     return Whoami(who.account, who.scope, who.token_id, who.name)
 
 
-def account_shape(account: AccountInfo) -> AccountShape:
-    """An account."""
+def account_shape(account: AccountInfo, plane: Plane | None) -> AccountShape:
+    """An account, and the control plane that it is on."""
     created = iso(account.created_ms) if account.created_ms else None
-    return AccountShape(account.id, account.name, created)
+    return AccountShape(account.id, account.name, created, plane)
 
 
 def token_shape(token: TokenRecord | NewToken) -> TokenShape:

@@ -8,6 +8,9 @@ A create needs the workflow's uuid, version and code hash, but may not cost the 
 * A miss asks the Account once, however many wait, and calls of one front end to one Account
   are at least `SNAPSHOT_GAP_MS` apart: its load is bounded whatever people ask for.
 * `WorkflowNotFound` is told only after a snapshot that was asked for after the question came.
+
+A snapshot also says on which control plane the account is; `planes` is told. The snapshot of an
+account that turns out to be elsewhere is forgotten.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ from collections import OrderedDict
 import msgspec
 
 from ..gatekeeper.messages import ACCOUNT_KIND, AccountSnapshot, Settings, WorkflowRecord
+from ..gatekeeper.planes import Plane
 from ..gatekeeper.settings import ACCOUNT_ROW, NOTHING_SET
 from ..runtime import limits
 from ..runtime.errors import SystemFault, WorkflowNotFound
 from ..runtime.ids import EntityRef
 from .calls import Caller
+from .planes import Planes
 from .rates import CreateLimits
 
 
@@ -34,6 +39,7 @@ class _Cached:
         "creates_per_second",
         "generation",
         "loading",
+        "plane",
         "running_max",
         "seen_at",
         "settings",
@@ -43,6 +49,7 @@ class _Cached:
     def __init__(self) -> None:
         self.workflows: dict[str, WorkflowRecord] = {}
         self.generation = 0
+        self.plane: Plane = "v2"
         self.running_max = 0
         self.settings: dict[str, Settings] = {}
         self.creates_per_second = (limits.CREATES_PER_SECOND_MAX, limits.CREATES_PER_SECOND_MAX)
@@ -56,10 +63,13 @@ class AccountCache:
 
     Args:
         caller: for calls to Accounts.
+        planes: where accounts are.
     """
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, planes: Planes) -> None:
         self._caller = caller
+        self._planes = planes
+        planes.moved = self.forget
         self._accounts: OrderedDict[str, _Cached] = OrderedDict()
 
     async def workflow(self, account: str, name: str) -> WorkflowRecord:
@@ -170,13 +180,11 @@ class AccountCache:
                 await asyncio.sleep(gap)
             cached.asked_at = asked_at = loop.time()
             known = cached.generation if cached.seen_at is not None else -1
-            snapshot: AccountSnapshot = await self._caller.call(
-                AccountSnapshot,
-                self._caller.deadline(limits.REQUEST_ATTEMPT_MS),
-                EntityRef(ACCOUNT_KIND, account),
-                "snapshot",
-                known,
-            )
+            snapshot = await self._asked(account, known)
+            if known >= 0 and snapshot.plane.plane != cached.plane:  # its generations are others
+                snapshot = await self._asked(account, -1)
+            self._planes.note(account, snapshot.plane)
+            cached.plane = snapshot.plane.plane
             if snapshot.workflows is not None:
                 cached.workflows = {record.name: record for record in snapshot.workflows}
                 cached.settings = snapshot.settings
@@ -186,6 +194,16 @@ class AccountCache:
             cached.seen_at = asked_at
         finally:
             cached.loading = None
+
+    async def _asked(self, account: str, known: int) -> AccountSnapshot:
+        found: AccountSnapshot = await self._caller.call(
+            AccountSnapshot,
+            self._caller.deadline(limits.REQUEST_ATTEMPT_MS),
+            EntityRef(ACCOUNT_KIND, account),
+            "snapshot",
+            known,
+        )
+        return found
 
 
 def _look_at_result(task: asyncio.Task[None]) -> None:

@@ -2,20 +2,25 @@
 
 A lost reply, a shard that moves or a store that reopens is weather: the same call is made again,
 with the same request id in its arguments, so it takes effect once and the second call gets the
-first answer. A shard that is known to be broken is waited for only shortly. At the deadline the
+first answer. A shard that is known to be broken is waited for only shortly, and so is an instance
+that has no Engine yet. At the deadline the
 caller learns what is known: `OutcomeUnknown` if a changing call may have taken effect, otherwise
 the last error.
+
+A call that is refused because the account is on another control plane did nothing. It is made
+again too: the router (`planes`) has learnt by then where it goes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
+from ..gatekeeper.planes import InstanceUnborn, WrongControlPlane
 from ..runtime import limits
 from ..runtime.entropy import Entropy
 from ..runtime.errors import (
@@ -27,11 +32,12 @@ from ..runtime.errors import (
     SystemFault,
     ToqueError,
 )
-from ..runtime.ids import EntityRef
+from ..runtime.ids import ACCOUNT_OLD_KIND, EntityRef
 
 T = TypeVar("T")
 Decode = Callable[[msgspec.Raw], Any]
-_WEATHER = (ShardUnavailable, OutcomeUnknown, Fenced, EntityReset, StoreFailed)
+_WEATHER = (ShardUnavailable, OutcomeUnknown, Fenced, EntityReset, StoreFailed, InstanceUnborn)
+_PASSING = (*_WEATHER, WrongControlPlane)
 
 
 @lru_cache(maxsize=256)
@@ -39,10 +45,10 @@ def _decoder_for(expected: Any) -> Decode:
     return msgspec.msgpack.Decoder(expected).decode
 
 
-class RouterPort(Protocol):
-    """What the front end needs of the router (`runtime.rpc`)."""
+class RouterCall(Protocol):
+    """How a router calls."""
 
-    def call(
+    def __call__(
         self,
         ref: EntityRef,
         method: str,
@@ -53,17 +59,31 @@ class RouterPort(Protocol):
         """Call an entity; the future gives what `decode` makes of its MessagePack answer."""
 
 
+class RouterPort(Protocol):
+    """What the front end needs of the router (`runtime.rpc`)."""
+
+    @property
+    def call(self) -> RouterCall: ...
+
+
 class Caller:
     """Makes calls and repeats them until a deadline.
 
     Args:
         router: where calls go.
         entropy: jitter between tries.
+        refused: told of each call that was refused because the account is elsewhere.
     """
 
-    def __init__(self, router: RouterPort, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        router: RouterPort,
+        entropy: Entropy,
+        refused: Callable[[WrongControlPlane], None] = lambda error: None,
+    ) -> None:
         self._router = router
         self._entropy = entropy
+        self._refused = refused
 
     def deadline(self, after_ms: int = limits.REQUEST_DEADLINE_MS) -> float:
         """The loop's time `after_ms` from now."""
@@ -88,6 +108,10 @@ class Caller:
             attempt_ms: how long one try may take (a wait takes long by nature).
             changes: whether the call changes anything, so that its loss matters.
             begun: the first try, if it has been made.
+
+        Raises:
+            WrongControlPlane: AccountOld itself was called, and the account is elsewhere; see
+                `routed`. Of other entities: the account has moved until the deadline.
         """
         loop = asyncio.get_running_loop()
         decode = _decoder_for(cast(Any, expected))
@@ -103,10 +127,17 @@ class Caller:
                         ref, method, *args, timeout_ms=timeout_ms, decode=decode
                     )
                 result = await begun
+            except WrongControlPlane as error:
+                begun = None
+                if ref.kind == ACCOUNT_OLD_KIND:
+                    raise
+                await self._elsewhere(error, tries, deadline)
+                tries += 1
             except _WEATHER as error:
                 begun = None
                 maybe_done = maybe_done or not error.retryable
-                if "broken" in error.data:  # who answers knows that it will take longer
+                # who answers knows that it will take longer, perhaps for ever
+                if "broken" in error.data or isinstance(error, InstanceUnborn):
                     patience = patience or loop.time() + limits.REQUEST_BROKEN_MAX_MS / 1000
                     deadline = min(deadline, patience)
                 pause = self._pause(tries)
@@ -149,7 +180,7 @@ class Caller:
                     found.append(await future)
                 except ToqueError as error:
                     found.append(error)
-                    if isinstance(error, _WEATHER):
+                    if isinstance(error, _PASSING):
                         lost.append(place)
         finally:
             for future in begun[len(found) :]:  # the caller was cancelled
@@ -173,6 +204,29 @@ class Caller:
         for place, result in zip(lost, again, strict=True):
             found[place] = result
         return found
+
+    async def routed(self, deadline: float, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` gives, which looks where the account is and calls AccountOld if it is there.
+
+        It is done again if the account turns out to be elsewhere.
+        """
+        tries = 0
+        while True:
+            try:
+                return await work()
+            except WrongControlPlane as error:
+                await self._elsewhere(error, tries, deadline)
+            tries += 1
+
+    async def _elsewhere(self, error: WrongControlPlane, tries: int, deadline: float) -> None:
+        """Return when a call that was refused for its plane may be made again, or raise."""
+        self._refused(error)
+        pause = 0.0
+        if tries or error.data["is"] == "moving":
+            pause = min(self._pause(tries), limits.PLANE_MOVING_RETRY_MAX_MS / 1000)
+        if asyncio.get_running_loop().time() + pause >= deadline:
+            raise type(error)(error.message, error.data) from error
+        await asyncio.sleep(pause)
 
     def _pause(self, tries: int) -> float:
         ceiling = min(limits.REQUEST_RETRY_MAX_MS, limits.REQUEST_RETRY_MIN_MS << min(tries, 16))

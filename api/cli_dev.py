@@ -23,7 +23,7 @@ from .app_http import make_app
 from .auth import ADMIN, OPERATOR, Principal, TokenBook
 from .cli_config import DATA_DEFAULT, DevFile, read_dev_file, write_dev_file
 from .cli_exits import FAILED
-from .cli_flags import Flags, flags_command, new_app
+from .cli_flags import Flags, MadeOn, flags_command, new_app
 from .cli_output import print_json
 from .logs import log_to_stderr
 from .server_http import HttpServer
@@ -57,10 +57,14 @@ def dev(
         list[str] | None,
         typer.Option(help="Payload codec, 'module:attribute'; again for older ones, to read."),
     ] = None,
+    control_plane: Annotated[
+        MadeOn | None, typer.Option(help="Of the account 'default' in a new directory.")
+    ] = None,
 ) -> None:
     """Serve the workflows of a file on this machine."""
     data = Path(flags.settled().value("data") or DATA_DEFAULT)
     settings: dict[str, Any] = {"running_max": limit, "data_shards": shards}
+    settings["control_plane"] = control_plane and control_plane.value
     if creates is not None:
         settings["creates_per_second"] = (creates, creates)
     hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))

@@ -36,6 +36,13 @@ class Output(StrEnum):
     IDS = "ids"
 
 
+class MadeOn(StrEnum):
+    """A control plane that an account can be made on."""
+
+    V1 = "v1"
+    V2 = "v2"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flags:
     """The shared options as they were given; None: not given."""

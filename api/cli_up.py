@@ -26,7 +26,7 @@ from ..runtime.errors import AddressInUse, AuthorError, CallerError, DataDirInUs
 from .app_http import ControlPlaneApp, make_app
 from .auth import TokenBook
 from .cli_exits import FAILED, USAGE
-from .cli_flags import Flags, flags_command, new_app
+from .cli_flags import Flags, MadeOn, flags_command, new_app
 from .cli_output import print_json
 from .first_token import hand_over
 from .front_http import keep_writing
@@ -118,18 +118,17 @@ def up(
         str | None,
         typer.Option(help="Ray cluster to use; all its nodes see DATA. None: starts its own."),
     ] = None,
+    control_plane: Annotated[
+        MadeOn | None, typer.Option(help="Of the account 'default' in a new directory.")
+    ] = None,
 ) -> None:
     """Serve workflows and accounts in production."""
     log_to_stderr(log_format)
     os.environ.pop("TOQUE_TOKEN", None)  # a client's; Ray's processes would hand it to every code
     data = _checked(flags.data, first_token_file, embedded and (fronts or 1) > 1)
     settings: dict[str, Any] = {"data_shards": shards, "control_shards": control_shards}
-    if ray_address is not None:
-        if embedded:
-            raise InvalidArgument(
-                "with --embedded there is no Ray; leave --ray-address or --embedded out."
-            )
-        settings["address"] = ray_address
+    settings |= {"control_plane": control_plane and control_plane.value}
+    settings |= _of_ray(ray_address, embedded)
     hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
     options = UpOptions(
         hosted,
@@ -146,6 +145,17 @@ def up(
     raise typer.Exit(
         run_server(lambda listen: _serve(options, listen), _failed, as_json=flags.as_json)
     )
+
+
+def _of_ray(address: str | None, embedded: bool) -> dict[str, Any]:
+    """The settings of a Ray cluster that is there."""
+    if address is None:
+        return {}
+    if embedded:
+        raise InvalidArgument(
+            "with --embedded there is no Ray; leave --ray-address or --embedded out."
+        )
+    return {"address": address}
 
 
 def _checked(data: Path | None, first_token_file: Path | None, unreachable: bool) -> Path:

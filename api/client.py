@@ -358,6 +358,14 @@ class Client:
         """Moving accounts from V1 to V2: for operators."""
         return MigrationsClient(self.backend, self._entropy)
 
+    @property
+    def retries(self) -> int:
+        """How often calls were made again because the server could not take them just then.
+
+        Of this client and of those that `with_options` gave.
+        """
+        return self.backend.retries
+
     def with_options(
         self, *, timeout: Duration | None = None, retry_for: Duration | None = None
     ) -> Client:

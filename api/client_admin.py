@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ..engines.bundle_store import read_app
 from ..engines.durations import Duration, duration_ms
 from ..gatekeeper.deploys import check_script_name
+from ..gatekeeper.planes import MADE_ON
 from ..migration.refusals import AbortRefused  # noqa: F401 - its code is known by import
 from ..runtime import limits as bounds
 from ..runtime.entropy import Entropy
@@ -105,20 +106,31 @@ class AccountsClient(_Part):
         return await self._backend.manage(Account, "GET", ["accounts", self._account(id)])
 
     async def create(
-        self, id: str | None = None, name: str | None = None, *, request_id: str | None = None
+        self,
+        id: str | None = None,
+        name: str | None = None,
+        *,
+        control_plane: str | None = None,
+        request_id: str | None = None,
     ) -> Account:
         """Make an account.
 
         Args:
             id: None: one is made.
             name: for people.
+            control_plane: that it begins on: `"v1"` or `"v2"`; None: `"v2"`.
             request_id: the same one again gives the same account.
+
+        Raises:
+            AccountAlreadyExists: and it stays on the control plane that it is on.
         """
         body: dict[str, Any] = {}
         if id is not None:
             body["id"] = check_account_id(id)
         if name is not None:
             body["name"] = check.text(name, "name", "name='The shop'")
+        if control_plane is not None:
+            body["control_plane"] = check.choice(control_plane, "control_plane", MADE_ON)
         key = self._request_id(request_id)
         return await self._backend.manage(Account, "POST", ["accounts"], body=body, request_id=key)
 

@@ -466,6 +466,14 @@ class BlockingClient(Blocking[Client]):
         """Moving accounts from V1 to V2: for operators."""
         return BlockingMigrations(self._portal, self._inner.migrations)
 
+    @property
+    def retries(self) -> int:
+        """How often calls were made again because the server could not take them just then.
+
+        Of this client and of those that `with_options` gave.
+        """
+        return self._inner.retries
+
     def with_options(
         self, *, timeout: Duration | None = None, retry_for: Duration | None = None
     ) -> BlockingClient:

@@ -41,16 +41,27 @@ class BlockingAccounts(Blocking[AccountsClient]):
         return self._portal.run(self._inner.get(id))
 
     def create(
-        self, id: str | None = None, name: str | None = None, *, request_id: str | None = None
+        self,
+        id: str | None = None,
+        name: str | None = None,
+        *,
+        control_plane: str | None = None,
+        request_id: str | None = None,
     ) -> Account:
         """Make an account.
 
         Args:
             id: None: one is made.
             name: for people.
+            control_plane: that it begins on: `"v1"` or `"v2"`; None: `"v2"`.
             request_id: the same one again gives the same account.
+
+        Raises:
+            AccountAlreadyExists: and it stays on the control plane that it is on.
         """
-        return self._portal.run(self._inner.create(id, name, request_id=request_id))
+        return self._portal.run(
+            self._inner.create(id, name, control_plane=control_plane, request_id=request_id)
+        )
 
 
 class BlockingTokens(Blocking[TokensClient]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlencode
@@ -93,7 +94,13 @@ class EmbeddedBackend:
         self._plane = plane
         self._account = self.account = account
         self._retry_for_s = limits.CLIENT_RETRY_FOR_MS / 1000
+        self._retried = Counter[str]()  # one for all that `with_options` gives
         self.timeout_s: float | None = None
+
+    @property
+    def retries(self) -> int:
+        """How often creates were made again, when the rate allowed them."""
+        return self._retried.total()
 
     @property
     def wait_max_ms(self) -> int:
@@ -103,6 +110,7 @@ class EmbeddedBackend:
     def with_options(self, options: CallOptions) -> EmbeddedBackend:
         """The same with other times."""
         other = EmbeddedBackend(self._plane, self._account)
+        other._retried = self._retried
         other.timeout_s = self.timeout_s if options.timeout_s is None else options.timeout_s
         other._retry_for_s = self._retry_for_s
         if options.retry_for_s is not None:
@@ -121,6 +129,7 @@ class EmbeddedBackend:
                 pause_s = error.data["retry_after_ms"] / 1000
                 if loop.time() + pause_s >= until:
                     raise
+            self._retried["create"] += 1
             await asyncio.sleep(pause_s)
 
     @_in_time

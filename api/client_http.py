@@ -151,6 +151,11 @@ class HttpBackend:
         )
 
     @property
+    def retries(self) -> int:
+        """How often calls were made again, over its connections."""
+        return self._transport.retries
+
+    @property
     def wait_max_ms(self) -> int:
         """The longest wait that one call may ask for: its answer has to come in time."""
         return wait_max_ms(self._transport.timeout_s)

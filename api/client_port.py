@@ -33,11 +33,15 @@ class Backend(Protocol):
 
     Attributes:
         account: whose workflows.
+        retries: how often calls were made again, inside.
         wait_max_ms: the longest wait that one call may ask for.
     """
 
     @property
     def account(self) -> str: ...
+
+    @property
+    def retries(self) -> int: ...
 
     @property
     def wait_max_ms(self) -> int: ...

@@ -235,11 +235,17 @@ class WhoAmI(msgspec.Struct, frozen=True):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """An account: a tenant with workflows, limits and tokens of its own."""
+    """An account: a tenant with workflows, limits and tokens of its own.
+
+    Attributes:
+        control_plane: `v1`, `v2`, or `moving` from one to the other; None: that can't be told
+            just now.
+    """
 
     id: str
     name: str = ""
     created_on: str | None = None
+    control_plane: str | None = None
 
 
 class Token(msgspec.Struct, frozen=True):

@@ -128,6 +128,28 @@ class Deploys:
         found: list[ScriptRecord] = await self._ask(list[ScriptRecord], account, "list_scripts")
         return Scripts(found, await self._cache.workflows(account))
 
+    async def take_app(
+        self, account: str, script: str, code_hash: str, classes: list[tuple[str, str]]
+    ) -> None:
+        """Have an account take the workflows of the app that this server was started with.
+
+        Who starts the app owns the directory, so names that other scripts had are taken over.
+
+        Args:
+            account: whose.
+            script: the app's name.
+            code_hash: of its code, which is stored already.
+            classes: name and class of each workflow.
+        """
+        await self._ask(Deployed, account, "put_script", script, code_hash, classes, True)
+
+    async def take_workflow(
+        self, account: str, script: str, code_hash: str, name: str, class_name: str
+    ) -> None:
+        """As `take_app`, of one workflow whose code is in this process only."""
+        args = (name, class_name, script, code_hash, True)
+        await self._ask(WorkflowRecord, account, "put_workflow", *args)
+
     async def register(
         self, account: str, name: str, class_name: str, script: str, change: LimitsChange
     ) -> DeployedWorkflow:

@@ -36,6 +36,7 @@ class FrontFigures(msgspec.Struct, frozen=True):
         frames: calls in each frame that it sent, as of a histogram; None: nobody counts.
         in_flight: requests under way.
         routes: those of which there were any.
+        reroutes: calls that were sent another way because the account had moved.
     """
 
     number: int
@@ -43,6 +44,7 @@ class FrontFigures(msgspec.Struct, frozen=True):
     frames: list[int] | None
     in_flight: int
     routes: list[RouteFigures]
+    reroutes: int = 0
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Lists over all data shards: a keyset merge, opaque cursors, and pages by number.
+"""Lists over all parts of the index: a keyset merge, opaque cursors, and pages by number.
 
 A cursor is a position `(created_ms, id)` bound to account, workflow, filters and direction: with
 it each instance is shown exactly once, however many are created meanwhile. A cursor that was
@@ -19,19 +19,18 @@ import base64
 import binascii
 import heapq
 from collections import OrderedDict
-from collections.abc import Awaitable, Iterator
 from hashlib import blake2b
 from itertools import islice
 
 import msgspec
 
-from ..engines.ports import ENGINE_SHARD_KIND
 from ..engines.views import IndexRow, PageRequest
 from ..runtime import limits
 from ..runtime.codec import pack
 from ..runtime.errors import InvalidArgument
-from ..runtime.ids import EntityRef, Placement, check_id_prefix, check_instance_id
+from ..runtime.ids import check_id_prefix, check_instance_id
 from .calls import Caller
+from .index import Index
 
 STATUSES = (
     "queued",
@@ -187,16 +186,16 @@ def _by_id(row: IndexRow) -> tuple[int, str]:
 
 
 class Lister:
-    """Lists instances over all data shards.
+    """Lists instances over all parts of the index.
 
     Args:
-        caller: for calls to the shards.
-        placement: which shards there are.
+        caller: says how long it may take.
+        index: what is listed.
     """
 
-    def __init__(self, caller: Caller, placement: Placement) -> None:
+    def __init__(self, caller: Caller, index: Index) -> None:
         self._caller = caller
-        self._shards = [EntityRef(ENGINE_SHARD_KIND, name) for name in placement.data_names()]
+        self._index = index
         self._positions = _Positions()
 
     async def page(self, account: str, workflow_uuid: str, query: ListQuery) -> InstancePage:
@@ -262,11 +261,7 @@ class Lister:
         self, deadline: float, base: PageRequest, after: Position | None, limit: int
     ) -> list[IndexRow]:
         request = msgspec.structs.replace(base, after=after, limit=limit)
-        calls: Iterator[Awaitable[list[IndexRow]]] = (
-            self._caller.call(list[IndexRow], deadline, shard, "list_page", request)
-            for shard in self._shards
-        )
-        pages: list[list[IndexRow]] = await asyncio.gather(*calls)
+        pages = await self._index.rows(deadline, request)
         if len(pages) == 1:
             return pages[0][:limit]
         key = _by_id if base.prefix else _by_creation

@@ -118,6 +118,7 @@ class Metrics:
                 for meter in self._requests.meters
                 if meter.statuses
             ],
+            self._plane.planes.reroutes,
         )
 
     async def _page(self) -> bytes:
@@ -314,3 +315,6 @@ def _of_requests(fronts: Sequence[FrontFigures]) -> Iterator[Metric]:
     yield _histogram("toque_http_request_seconds", text, labels, took, 1e6, range(6, 30, 2))
     in_flight = [((), float(sum(front.in_flight for front in fronts)))]
     yield _gauge("toque_http_requests_in_flight", "Requests under way.", (), in_flight)
+    reroutes = [((), float(sum(front.reroutes for front in fronts)))]
+    text = "Calls sent another way: the account is on another control plane."
+    yield _counter("toque_plane_reroutes", text, (), reroutes)

@@ -27,8 +27,9 @@ _REACHED: Json = {
     "direction": text("By id.", enum=["asc", "desc"], default="asc"),
     "name": text("Only accounts of this name."),
 }
-_ACCOUNT_EXAMPLE = {"id": "shop", "name": "The shop", "created_on": examples.TIME}
-_CLOUDFLARE_ACCOUNT = {**_ACCOUNT_EXAMPLE, "type": "standard", "settings": {}}
+_NAMED = {"id": "shop", "name": "The shop", "created_on": examples.TIME}
+_ACCOUNT_EXAMPLE = {**_NAMED, "control_plane": "v2"}
+_CLOUDFLARE_ACCOUNT = {**_NAMED, "type": "standard", "settings": {}}
 _TOKEN = {
     "id": "4mJqvX0cWb1D",
     "name": "deploys of the shop",
@@ -97,7 +98,7 @@ ADMIN_OPERATIONS = (
         "post",
         _ACCOUNTS,
         "createAccount",
-        "Make an account.",
+        "Make an account. `control_plane`: `v2` if it is not given; see docs/control-planes.md.",
         admin_shapes.AccountShape,
         _ACCOUNT_EXAMPLE,
         {},

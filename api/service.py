@@ -2,7 +2,8 @@
 
 Everything from outside is checked here, before anything is sent: names, ids, payloads, bounds.
 The account is part of every key, so no operation reaches another account's data. An operation on
-an instance goes to its Engine directly; lists ask the data shards.
+an instance goes to its Engine directly; lists ask the data shards. Of an account on V1 all of it
+goes through one entity (`planes`).
 
 A request id makes a change take effect once: the same request sent again (by a client, or in
 here after a lost reply) gets the first answer. Where a create names no instance id, the id is
@@ -13,15 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
-from ..engines.ports import ENGINE_KIND, ENGINE_SHARD_KIND
+from ..engines.ports import ENGINE_KIND
 from ..engines.views import CreateRequest, InstanceView, Retention, StepOutput
 from ..gatekeeper.messages import ACCOUNT_KIND, GATEKEEPER_KIND, WorkflowRecord
+from ..gatekeeper.planes import InstanceUnborn
 from ..runtime import limits
 from ..runtime.clock import Clock
 from ..runtime.codec import NULL, check_json
@@ -49,8 +51,10 @@ from .calls import Caller, RouterPort
 from .changes import InstanceChanges
 from .deploys import Deploys
 from .identity_cache import IDENTITY_PART, IdentityCache
+from .index import Index
 from .listing import FINAL_STATUSES, STATUSES, InstancePage, Lister, ListQuery
 from .migrations import Migrations
+from .planes import Planes
 from .rates import CreateRates
 from .versions import Versions
 from .watching import Watching
@@ -127,13 +131,15 @@ class ControlPlane(InstanceChanges):
         self.placement = placement
         self.clock = clock
         self._entropy = entropy
-        self._caller = Caller(router, entropy)
-        self._cache = AccountCache(self._caller)
+        self.planes = Planes(router)
+        self._caller = Caller(self.planes, entropy, self.planes.refused)
+        self._cache = AccountCache(self._caller, self.planes)
         self.accounts = Accounts(self._caller, IdentityCache(self._caller), clock, entropy)
         self.migrations = Migrations(self._caller, self.accounts, entropy)
         self.limits = LimitsAdmin(self._caller, self._cache.forget)
         self._rates = CreateRates(self._caller, entropy)
-        self._lister = Lister(self._caller, placement)
+        self._index = Index(self._caller, self.planes, placement)
+        self._lister = Lister(self._caller, self._index)
         self.watching = Watching(self._caller, self._workflow)
         self.versions = Versions(self._caller, self._workflow, self._cache.own_settings)
         self.deploys = Deploys(self._caller, self._cache)
@@ -171,22 +177,9 @@ class ControlPlane(InstanceChanges):
         return WorkflowInfo(record, counts, triggered_ms)
 
     async def _counts(self, account: str, uuid: str, *some: str) -> dict[str, int]:
-        """Instances by status, of all shards; `some`: of each shard the first ones with an id."""
+        """Instances by status; `some`: of each part of the index the first ones with an id."""
         totals = dict.fromkeys(STATUSES, 0)
-        method, deadline = "counts_at_least" if some else "counts", self._caller.deadline()
-        calls: Iterator[Awaitable[dict[str, int]]] = (
-            self._caller.call(
-                dict[str, int],
-                deadline,
-                EntityRef(ENGINE_SHARD_KIND, shard),
-                method,
-                account,
-                uuid,
-                *some,
-            )
-            for shard in self.placement.data_names()
-        )
-        for part in await asyncio.gather(*calls):
+        for part in await self._index.counts(self._caller.deadline(), account, uuid, *some):
             for status, number in part.items():
                 totals[status] = totals.get(status, 0) + number
         return totals
@@ -218,11 +211,12 @@ class ControlPlane(InstanceChanges):
         record = await self._workflow(account, workflow)
         request_id = self._request_id(request_id)
         await self._admit(account, record, 1)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_ms / 1000
         view = await self._create(account, record, new, request_id, source, wait_ms)
         if wait_ms and view.status not in FINAL_STATUSES:
             ref = _engine(account, record, view.id)
-            waited = min(wait_ms, limits.WAIT_SLICE_MS)
-            return await self._wait(ref, wait_ms - waited, view)
+            return await self._wait(ref, int((until - loop.time()) * 1000), view)
         return view
 
     async def create_instances(
@@ -428,14 +422,18 @@ class ControlPlane(InstanceChanges):
             if last is not None and (left_ms <= 0 or last.status in FINAL_STATUSES):
                 return last
             slice_ms = max(0, min(left_ms, limits.WAIT_SLICE_MS))
-            last = await self._caller.call(
-                InstanceView,
-                self._caller.deadline(slice_ms + limits.REQUEST_DEADLINE_MS),
-                ref,
-                "wait",
-                slice_ms,
-                attempt_ms=slice_ms + limits.REQUEST_ATTEMPT_MS,
-            )
+            try:
+                last = await self._caller.call(
+                    InstanceView,
+                    self._caller.deadline(slice_ms + limits.REQUEST_DEADLINE_MS),
+                    ref,
+                    "wait",
+                    slice_ms,
+                    attempt_ms=slice_ms + limits.REQUEST_ATTEMPT_MS,
+                )
+            except InstanceUnborn:  # it was waited for; it is queued
+                deadline = self._caller.deadline()
+                last = await self._caller.call(InstanceView, deadline, ref, "view", False, False)
 
     # --- changing ---
 
@@ -527,6 +525,8 @@ class ControlPlane(InstanceChanges):
         return await self._cache.workflow(account, workflow)
 
     async def _admit(self, account: str, record: WorkflowRecord, count: int) -> None:
+        if self.planes.of(account).plane != "v2":
+            return  # AccountOld limits the rate itself
         most = self._cache.create_limits(account, record.uuid)
         await self._rates.admit(account, record.uuid, most, count)
 

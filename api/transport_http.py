@@ -99,11 +99,12 @@ def check_token(token: object) -> str:
 
 
 class _Pool:
-    """The connections, opened when they are first needed."""
+    """The connections, opened when they are first needed; `retries`: calls made again on them."""
 
     def __init__(self, headers: dict[str, str], connections_max: int) -> None:
         self._headers = headers
         self._connections_max = connections_max
+        self.retries = 0
         self._session: aiohttp.ClientSession | None = None
 
     def session(self) -> aiohttp.ClientSession:
@@ -155,6 +156,11 @@ class HttpTransport:
         self._retry_for_s = retry_for_s
         self._pool = _Pool(headers, connections_max)
         self.timeout_s: float | None = None
+
+    @property
+    def retries(self) -> int:
+        """How often calls over these connections were made again."""
+        return self._pool.retries
 
     def with_options(self, options: CallOptions) -> HttpTransport:
         """The same over the same connections, with other times."""
@@ -211,6 +217,7 @@ class HttpTransport:
             tries += 1
             if loop.time() + pause_s >= until:
                 raise _verdict(error, request_id is not None and maybe_done)
+            self._pool.retries += 1
             await asyncio.sleep(pause_s)
 
     async def _try(

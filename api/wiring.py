@@ -25,7 +25,8 @@ from ..actors.worker import ChildLauncher
 from ..engines.bundle_store import BundleStore
 from ..engines.codec_names import Given, codecs_of
 from ..engines.workflow import refuse_at_import
-from ..gatekeeper.messages import ACCOUNT_KIND
+from ..gatekeeper.messages import LimitsChange
+from ..gatekeeper.planes import MADE_ON, Plane
 from ..runtime import limits
 from ..runtime.clock import SystemClock
 from ..runtime.datadir import DataDir, check_store
@@ -99,36 +100,48 @@ class Runtime:
         """A stub of a user's entity: `await runtime.object("Counter", "a").add(1)`."""
         return ObjectStub(self.router, EntityRef(kind, key))
 
-    async def deploy(self, account: str, running_max: int | None) -> None:
+    async def deploy(
+        self, account: str, running_max: int | None, control_plane: Plane | None = None
+    ) -> None:
         """Register the app's workflows with an account, and set its limit if one is given.
 
-        Who starts the app owns the directory, so names that other scripts had are taken over.
+        The account is made if it is missing, on a control plane (None: on V2). Who starts the app
+        owns the directory, so names that other scripts had are taken over.
+
+        Raises:
+            AccountAlreadyExists: the account was made on another control plane.
         """
-        await self.control_plane.accounts.ensure_account(account)
-        ref, app = EntityRef(ACCOUNT_KIND, account), self._app
+        check_plane(control_plane)
+        plane, app = self.control_plane, self._app
+        await plane.accounts.ensure_account(account, control_plane)
         if app is not None and app.code is not None:
             classes = [(d.name, d.class_name) for d in app.definitions]
             if classes:
-                await self.router.call(
-                    ref, "put_script", app.script, app.code.code_hash, classes, True
-                )
+                await plane.deploys.take_app(account, app.script, app.code.code_hash, classes)
         for definition in app.definitions if app is not None and app.code is None else ():
-            await self.router.call(
-                ref,
-                "put_workflow",
-                definition.name,
-                definition.class_name,
+            await plane.deploys.take_workflow(
+                account,
                 app.script if app else "",
                 definition.code_hash,
-                True,
+                definition.name,
+                definition.class_name,
             )
         if running_max is not None:
-            await self.router.call(ref, "set_limits", running_max)
+            await plane.limits.of_account(account, LimitsChange(running_max=running_max))
 
     async def close(self) -> None:
         """End background work and links. Shards are closed by who opened them."""
         await self.control_plane.close()
         self.router.close()
+
+
+def check_plane(given: object) -> None:
+    """Refuse what an account can't be made on (`InvalidArgument`); None is taken."""
+    if given is not None and given not in MADE_ON:
+        raise InvalidArgument(
+            f"the control plane is {shown(given)}; it is one of {', '.join(MADE_ON)}. "
+            "Right: control_plane='v1'."
+        )
 
 
 class ObjectStub:
@@ -158,6 +171,7 @@ async def embedded(
     control_shards: int | None = None,
     codecs: Mapping[str, Given] | None = None,
     creates_per_second: tuple[int, int] = NO_RATES,
+    control_plane: Plane | None = None,
 ) -> AsyncIterator[Runtime]:
     """The whole system in this process, without Ray: for tests, notebooks and small apps.
 
@@ -171,9 +185,12 @@ async def embedded(
             one writes; objects (see `runtime.payload_codec`) or names of them.
         creates_per_second: of an account, and of a workflow, whose limits were not set; here
             none by default, since who calls is this process itself.
+        control_plane: that the account is made on, `"v1"` or `"v2"`; None: on `"v2"`, or as it
+            was made. See docs/control-planes.md.
 
     Raises:
         InvalidArgument: the path or the workflows are none.
+        AccountAlreadyExists: the account was made on another control plane.
         DataDirInUse, DataDirFormat: see `DataDir.open`.
         CodecMissing, CodecWrong: the directory has payloads that the codecs can't read.
         ProgramRunsAtImport: a worker imports the file, which must not run its program by that:
@@ -192,7 +209,7 @@ async def embedded(
         )
     app = App.from_objects(workflows)
     shards = data_shards, control_shards
-    more = codecs_of(codecs), creates_per_second
+    more = codecs_of(codecs), creates_per_second, control_plane
     async with _embedded(path, app, account, running_max, shards, *more) as runtime:
         yield runtime
 
@@ -208,6 +225,7 @@ async def start_embedded(
     control_shards: int | None = None,
     codecs: Mapping[str, Given] | None = None,
     creates_per_second: tuple[int, int] = DEFAULT_RATES,
+    control_plane: Plane | None = None,
 ) -> AsyncIterator[Runtime]:
     """As `embedded`, with the workflows of a file, and with the usual rates of creates.
 
@@ -215,7 +233,7 @@ async def start_embedded(
     """
     app = App.from_objects(()) if app_path is None else App.from_file(app_path)
     shards = data_shards, control_shards
-    more = codecs_of(codecs), creates_per_second
+    more = codecs_of(codecs), creates_per_second, control_plane
     async with _embedded(path, app, account, running_max, shards, *more) as runtime:
         yield runtime
 
@@ -229,7 +247,9 @@ async def _embedded(
     shards: tuple[int | None, int | None],
     codecs: Codecs,
     creates_per_second: tuple[int, int],
+    control_plane: Plane | None,
 ) -> AsyncIterator[Runtime]:
+    check_plane(control_plane)
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     async with contextlib.AsyncExitStack() as stack:
@@ -269,7 +289,7 @@ async def _embedded(
         router = Router(directory.placement, links, loop)
         runtime = Runtime(router, app, bundles_of(directory.path), process)
         stack.push_async_callback(runtime.close)
-        await runtime.deploy(account, running_max)
+        await runtime.deploy(account, running_max, control_plane)
         yield runtime
 
 

@@ -19,6 +19,7 @@ from ..actors.supervisor_ray import Event, Supervisor
 from ..actors.topology import shard_specs
 from ..engines.bundle_store import BundleStore
 from ..engines.codec_names import Given, names_of
+from ..gatekeeper.planes import Plane
 from ..runtime.clock import SystemClock
 from ..runtime.datadir import DataDir
 from ..runtime.entropy import SystemEntropy
@@ -68,14 +69,14 @@ async def start_ray(
     codecs: Mapping[str, Given] | None = None,
     creates_per_second: tuple[int, int] = DEFAULT_RATES,
     address: str | None = None,
+    control_plane: Plane | None = None,
 ) -> AsyncIterator[RayRuntime]:
     """A local Ray cluster, or one that is there, with one supervised actor per shard.
 
     Args:
         path: the data directory; made if missing. Instances in it go on.
-        app_path: the file with the workflows; every shard imports it. None: only code that is
-            deployed runs.
-        account, running_max, data_shards, control_shards: as for `embedded` (2 data shards).
+        app_path: the file with the workflows; None: only code that is deployed runs.
+        account, running_max, data_shards, control_shards, control_plane: as for `embedded`.
         num_cpus: CPUs that Ray may use for steps with resources of their own.
         resources: custom resources that this machine has, for such steps.
         on_event: told of each `Event` of the supervisor.
@@ -122,7 +123,7 @@ async def start_ray(
         runtime = RayRuntime(router, app, bundles_of(directory.path), supervisor, process)
         runtime.shards = cluster.spec
         stack.push_async_callback(runtime.close)
-        await runtime.deploy(account, running_max)
+        await runtime.deploy(account, running_max, control_plane)
         yield runtime
 
 

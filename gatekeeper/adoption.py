@@ -51,22 +51,20 @@ class AdoptableRegistry(WorkflowRegistry):
         return self._planes.state.plane
 
     def set_plane(self, plane: str) -> None:
-        """Make a new account one of V1. Again it changes nothing.
+        """Make a new account one of V1. Again, or after it has moved, it changes nothing.
 
         Raises:
             InvalidArgument: `plane` is not `v1`.
-            AccountAlreadyExists: the account has been used on V2, or was moved there.
+            AccountAlreadyExists: the account has been used on V2.
         """
         if plane != "v1":
             raise InvalidArgument(
                 f"an account is made on V2 unless it is set to 'v1', not to {plane!r:.20}; 'toque "
                 "migrate' moves one from V1 to V2."
             )
-        if self.plane == "v1":
+        if self.plane == "v1" or self._planes.state.migration_id:
             return
-        if self._planes.state.migration_id or any(
-            self.ctx.scan(table, (self.ctx.ref.key,), limit=1) for table in self.REGISTRY
-        ):
+        if any(self.ctx.scan(table, (self.ctx.ref.key,), limit=1) for table in self.REGISTRY):
             raise AccountAlreadyExists(
                 f"account {self.account!r} is in use on control plane V2 and stays there; make "
                 "another account on V1."

@@ -13,9 +13,10 @@ import msgspec
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import InvalidArgument, RequestIdReused
-from ..runtime.ids import check_account_id
+from ..runtime.ids import EntityRef, check_account_id, old_account
 from ..runtime.tables import Row, Table
-from .messages import IDENTITY_KIND, AccountInfo, IdentitySnapshot, TokenRecord
+from .messages import ACCOUNT_KIND, IDENTITY_KIND, AccountInfo, IdentitySnapshot, TokenRecord
+from .planes import Plane
 from .refusals import (
     AccountAlreadyExists,
     AccountNotFound,
@@ -36,6 +37,8 @@ ACCOUNT_NAMES = Table(
     ),
     key_size=2,
 )
+MADE_ON_V1 = Table("identity_v1_accounts", (("entity", "TEXT"), ("id", "TEXT")), key_size=2)
+"""The accounts that were made on V1; all others were made on V2."""
 TOKENS = Table(
     "identity_tokens",
     (
@@ -60,13 +63,17 @@ class Identity(DurableObject):
     """The registry; its key is `root`."""
 
     KIND = IDENTITY_KIND
-    TABLES = (IDENTITY, ACCOUNT_NAMES, TOKENS)
+    TABLES = (IDENTITY, ACCOUNT_NAMES, MADE_ON_V1, TOKENS)
 
     def __init__(self, ctx: Context, env: None) -> None:
         super().__init__(ctx, env)
         row = ctx.get(IDENTITY, (ctx.ref.key,))
         self._generation: int = row[1] if row else 0
-        self._accounts = {row[1]: AccountInfo(*row[1:]) for row in self._rows(ACCOUNT_NAMES)}
+        on_v1 = {row[1] for row in self._rows(MADE_ON_V1)}
+        self._accounts = {
+            id: AccountInfo(id, name, created_ms, request_id, "v1" if id in on_v1 else "v2")
+            for _, id, name, created_ms, request_id in self._rows(ACCOUNT_NAMES)
+        }
         self._tokens = {row[1]: TokenRecord(*row[1:]) for row in self._rows(TOKENS)}
 
     def snapshot(self, known_generation: int) -> IdentitySnapshot:
@@ -76,40 +83,57 @@ class Identity(DurableObject):
         valid = [token for token in self._tokens.values() if not token.revoked_ms]
         return IdentitySnapshot(self._generation, list(self._accounts.values()), valid)
 
-    def put_account(self, account: str, name: str, request_id: str) -> AccountInfo:
-        """Make an account; the same request again gets the first answer.
+    def put_account(
+        self, account: str, name: str, request_id: str, plane: Plane = "v2"
+    ) -> AccountInfo:
+        """Make an account on a control plane; the same request again gets the first answer.
+
+        Of one on V1 the entities of both planes are told, in the same commit.
 
         Raises:
             InvalidId, InvalidArgument, AccountAlreadyExists, TooManyAccounts
-            RequestIdReused: that id has made the account with another name.
+            RequestIdReused: that id has made the account with another name, or elsewhere.
         """
         check_account_id(account)
         _check_name(name)
         known = self._accounts.get(account)
         if known is not None:
-            if known.request_id == request_id and known.name == name:
+            if known.request_id == request_id and (known.name, known.made_on) == (name, plane):
                 return known
             if known.request_id == request_id != "":
                 raise RequestIdReused(
-                    f"the Idempotency-Key has made account {account!r} with another name already, "
-                    "and nothing was done; another account takes another key."
+                    f"the Idempotency-Key has made account {account!r} with another name or on "
+                    "another control plane already, and nothing was done; another account takes "
+                    "another key."
                 )
-            raise AccountAlreadyExists(f"account {account!r} exists.", {"account": account})
+            raise _exists(known, plane)
         if len(self._accounts) >= limits.ACCOUNTS_MAX:
             raise TooManyAccounts(
                 f"there are {limits.ACCOUNTS_MAX} accounts; no more are taken.",
                 {"max": limits.ACCOUNTS_MAX},
             )
-        made = AccountInfo(account, name, self.ctx.clock.now_ms(), request_id)
+        made = AccountInfo(account, name, self.ctx.clock.now_ms(), request_id, plane)
         self.ctx.put(ACCOUNT_NAMES, (self.ctx.ref.key, account, name, made.created_ms, request_id))
+        if plane != "v2":
+            self.ctx.put(MADE_ON_V1, (self.ctx.ref.key, account))
+            self.ctx.tell(old_account(account), "begin")
+            self.ctx.tell(EntityRef(ACCOUNT_KIND, account), "set_plane", plane)
         self._accounts[account] = made
         self._changed()
         return made
 
-    def ensure_account(self, account: str) -> AccountInfo:
-        """The account; made if it is missing."""
+    def ensure_account(self, account: str, plane: Plane | None = None) -> AccountInfo:
+        """The account; made if it is missing, on a control plane (None: on V2).
+
+        Raises:
+            AccountAlreadyExists: it was made on another plane than is asked for.
+        """
         known = self._accounts.get(account)
-        return known if known is not None else self.put_account(account, account, "")
+        if known is None:
+            return self.put_account(account, account, "", plane or "v2")
+        if plane is not None and known.made_on != plane:
+            raise _exists(known, plane)
+        return known
 
     def put_token(
         self, token_id: str, account: str, name: str, scope: str, digest: bytes, life_ms: int
@@ -209,6 +233,16 @@ class Identity(DurableObject):
 
 def _life_ms(token: TokenRecord) -> int:
     return token.expires_ms - token.created_ms if token.expires_ms else 0
+
+
+def _exists(known: AccountInfo, plane: Plane) -> AccountAlreadyExists:
+    told = f"account {known.id!r} exists."
+    if known.made_on != plane:
+        told = (
+            f"account {known.id!r} exists, made on control plane {known.made_on}; only a new "
+            f"account can be made on {plane}."
+        )
+    return AccountAlreadyExists(told, {"account": known.id})
 
 
 def _check_name(name: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from ..runtime.limits import CREATES_PER_SECOND_MAX
-from .planes import ON_V2, PlaneInfo
+from .planes import ON_V2, Plane, PlaneInfo
 
 ACCOUNT_KIND = "Account"
 GATEKEEPER_KIND = "Gatekeeper"
@@ -236,12 +236,16 @@ class RateReply(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class AccountInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An account as Identity knows it: id, name for people, when and by which request made."""
+    """An account as Identity knows it: id, name for people, when and by which request made.
+
+    `made_on`: the control plane that it was made on; from V1 it may have moved since.
+    """
 
     id: str
     name: str
     created_ms: int
     request_id: str = ""
+    made_on: Plane = "v2"
 
 
 class TokenRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -322,6 +326,7 @@ class GatekeeperStatistics(msgspec.Struct, frozen=True):
 # Account.set_workflow_limits(name, weight, running_max) -> WorkflowRecord  (told likewise)
 # Account.change_limits(name: str | None, change: LimitsChange) -> AccountSnapshot
 # Identity.snapshot(known_generation: int) -> IdentitySnapshot
-# Identity.put_account(account, name, request_id) -> AccountInfo;  Identity.ensure_account(account)
+# Identity.put_account(account, name, request_id, plane) -> AccountInfo
+# Identity.ensure_account(account, plane: Plane | None) -> AccountInfo
 # Identity.put_token(token_id, account, name, scope, digest, life_ms) -> TokenRecord
 # Identity.revoke_token(account, token_id) -> None

@@ -21,6 +21,9 @@ Plane = Literal["v1", "moving", "v2"]
 
 PLANES: tuple[Plane, ...] = ("v1", "moving", "v2")
 
+MADE_ON: tuple[Plane, ...] = ("v1", "v2")
+"""What an account can be made on."""
+
 _M = TypeVar("_M", bound=Callable[..., Any])
 
 

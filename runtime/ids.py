@@ -134,6 +134,11 @@ def stable_hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
+def old_account(account: str) -> EntityRef:
+    """The entity that is an account's control plane on V1 (`migration.account_old`)."""
+    return EntityRef(ACCOUNT_OLD_KIND, old_key(account))
+
+
 class Placement(NamedTuple):
     """How many shards there are, and so where each entity lives.
 

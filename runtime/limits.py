@@ -254,6 +254,7 @@ REQUEST_ATTEMPT_MS = 10_000  # one try of a call; it is made again until the dea
 REQUEST_BROKEN_MAX_MS = 2_000  # how long a shard that is known not to open is waited for
 REQUEST_RETRY_MIN_MS = 20
 REQUEST_RETRY_MAX_MS = 1_000
+PLANE_MOVING_RETRY_MAX_MS = 200  # between tries while an account changes its control plane
 REQUEST_ID_CHARS_MAX = 128
 REQUESTS_IN_FLIGHT_MAX = 10_000
 BODY_BYTES_IN_FLIGHT_MAX = 256 * MIB

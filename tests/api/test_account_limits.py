@@ -10,8 +10,7 @@ import pytest
 
 from tests.api.test_walls import world
 from toque.api.client_admin import ACCOUNT_LIMITS
-from toque.engines.engine import _retention
-from toque.engines.views import CreateRequest, Retention
+from toque.engines.views import CreateRequest, Retention, retention_of
 from toque.gatekeeper.messages import Settings
 from toque.runtime import limits
 
@@ -199,7 +198,7 @@ def test_what_a_create_says_goes_before_what_is_set(
     given: Retention | None, default: Retention | None, kept: tuple[int, int]
 ) -> None:
     request = CreateRequest("w", "W", "v", "h", b"null", "r", 1, "api", 0, given, 0, default)
-    assert _retention(request, (7, 8)) == kept
+    assert retention_of(request, (7, 8)) == kept
 
 
 async def test_an_unknown_accounts_limits_are_not_made_by_asking(tmp_path: Path) -> None:

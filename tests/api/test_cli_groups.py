@@ -143,6 +143,25 @@ def test_whoami_accounts_and_tokens(whole: Served) -> None:
     assert (bad.exit_code, "scope must be one of" in bad.stderr) == (cli_exits.USAGE, True)
 
 
+def test_an_account_on_v1_is_made_and_shown_as_such(whole: Served) -> None:
+    def boss(*words: str) -> Any:
+        return whole(*words, token="operator-token")
+
+    made = boss("accounts", "create", "old", "--control-plane", "v1", "-o", "json")
+    assert json.loads(made.stdout)["control_plane"] == "v1", made.stderr
+    boss("accounts", "create", "new")
+    listed = json.loads(boss("accounts", "list", "-o", "json").stdout)
+    planes = {each["id"]: each["control_plane"] for each in listed}
+    assert planes == {"default": "v2", "new": "v2", "old": "v1"}
+    shown = boss("accounts", "show", "old").stdout.split()
+    assert (shown[:4], shown[6]) == (["ID", "NAME", "PLANE", "CREATED"], "v1")
+    again = boss("accounts", "create", "new", "--control-plane", "v1")
+    assert (again.exit_code, "only a new account" in again.stderr) == (cli_exits.FAILED, True)
+    typo = boss("accounts", "create", "other", "--control-plane", "v3")
+    assert typo.exit_code == cli_exits.USAGE
+    assert boss("workflows", "list", "--account", "old").exit_code == 0
+
+
 def test_events_are_a_line_each(toque: Served) -> None:
     toque("create", "orders", "--id", "one")
     toque.plane.router.events = [Happened(3, "step_completed", 1_700_000_000_000, "charge-1")]

@@ -89,7 +89,7 @@ async def test_a_key_that_was_used_for_another_account_or_token_is_refused(
         account = {"id": "new", "name": "New"}
         token = {"name": "ci", "scope": "read", "expires_in": 3_600}
         for path, body, others in (
-            (accounts, account, [{"name": "Newer"}]),
+            (accounts, account, [{"name": "Newer"}, {"control_plane": "v1"}]),
             (
                 tokens,
                 token,

@@ -71,7 +71,10 @@ class Told:
 async def test_a_repeat_has_the_same_request_id() -> None:
     told = Told((503, "retry-after: 0\r\n", BUSY), (200, "", DONE))
     async with told.client() as client:
-        assert (await client.create_instance("orders", "one")).id == "one"
+        assert client.retries == 0
+        patient = client.with_options(retry_for=5)
+        assert (await patient.create_instance("orders", "one")).id == "one"
+        assert (client.retries, patient.retries) == (1, 1)
     assert len(told.keys) == 2
     assert told.keys[0] == told.keys[1] != ""
 

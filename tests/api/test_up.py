@@ -89,6 +89,19 @@ def test_it_serves_and_ends_in_order(tmp_path: Path) -> None:
         assert output == "hello you"
 
 
+def test_the_account_of_a_new_directory_may_be_on_v1(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    token_file = tmp_path / "token"
+    words = ("app.py", *WORDS, "--drain", "0", "--first-token-file", str(token_file))
+    with up(tmp_path, (*words, "--control-plane", "v1")) as served:
+        token = token_file.read_text().strip()
+        _, found = served.get("/toque/v1/accounts/default", token)
+        assert found["result"]["control_plane"] == "v1"
+        assert served.get("/readyz") == (200, {"status": "ready"})
+    code, error = fails(tmp_path, *words, "--control-plane", "v2")
+    assert (code, "made on control plane v1" in error) == (2, True), error
+
+
 async def deployed(url: str, token: str, path: Path) -> object:
     """The output of an instance of code that has just been deployed."""
     async with connect(url, token, "tenant") as client:

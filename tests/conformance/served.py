@@ -17,6 +17,7 @@ from toque.api.app_http import make_app
 from toque.api.auth import TokenBook
 from toque.api.server_http import HttpServer
 from toque.api.wiring import start_embedded
+from toque.gatekeeper.planes import Plane
 from toque.runtime.clock import SystemClock
 
 TOKEN = "conformance"
@@ -41,12 +42,13 @@ class Served(NamedTuple):
 class _Thread(threading.Thread):
     """Serves until `stopping` is set."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, control_plane: Plane) -> None:
         super().__init__(name="served")
         self.url = ""
         self.failed: BaseException | None = None
         self.ready = threading.Event()
         self._data = data
+        self._control_plane = control_plane
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
 
@@ -60,7 +62,9 @@ class _Thread(threading.Thread):
 
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        async with start_embedded(self._data, app_path=APP, data_shards=2) as runtime:
+        async with start_embedded(
+            self._data, app_path=APP, data_shards=2, control_plane=self._control_plane
+        ) as runtime:
             tokens = TokenBook({TOKEN: ACCOUNT, OPERATORS_TOKEN: "*"})
             app = make_app(runtime.control_plane, tokens=tokens, version="test")
             async with HttpServer(app, SystemClock()) as server:
@@ -76,9 +80,9 @@ class _Thread(threading.Thread):
 
 
 @contextmanager
-def live_server(data: Path) -> Iterator[Served]:
-    """A server on loopback over the workflows of `shop_app.py`."""
-    thread = _Thread(data)
+def live_server(data: Path, control_plane: Plane = "v2") -> Iterator[Served]:
+    """A server on loopback over the workflows of `shop_app.py`; on which plane the account is."""
+    thread = _Thread(data, control_plane)
     thread.start()
     try:
         thread.ready.wait()

@@ -34,10 +34,12 @@ from tests.conformance.served import ACCOUNT, Served, live_server
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One server for the module."""
+def served(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Served]:
+    """One server for the module and each control plane."""
     data: Path = tmp_path_factory.mktemp("served")
-    with live_server(data) as server:
+    with live_server(data, request.param) as server:
         yield server
 
 
@@ -130,8 +132,20 @@ async def using(served: Served, mode: Mode, **options: Any) -> AsyncIterator[Sdk
             yield Sdk(blocking, mode, answers)
 
 
-modes = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-plain = pytest.mark.parametrize("mode", MODES[::2], ids=lambda mode: mode.name)
+def cases(plane: str, modes: list[Mode]) -> list[Any]:
+    """Each mode over a server whose account is on a control plane."""
+    suffix = "" if plane == "v2" else f"-{plane}"
+    return [pytest.param(plane, mode, id=f"{mode.name}{suffix}") for mode in modes]
+
+
+def over(*found: Any) -> Any:
+    """Run a test in these cases."""
+    return pytest.mark.parametrize(("served", "mode"), found, indirect=["served"])
+
+
+modes = over(*cases("v2", MODES), *cases("v1", MODES[3:]))
+modes_of_v2 = over(*cases("v2", MODES))
+plain = over(*cases("v2", MODES[::2]))
 """Where the answers are not what strict validation takes, or it makes no difference."""
 
 
@@ -183,7 +197,7 @@ async def test_versions(served: Served, mode: Mode) -> None:
             await sdk(versions.get, "none", workflow_name="Orders")
 
 
-@modes
+@modes_of_v2  # limits of a workflow need it
 async def test_a_workflow_is_registered_changed_and_removed(served: Served, mode: Mode) -> None:
     async with using(served, mode) as sdk:
         name = mode.name

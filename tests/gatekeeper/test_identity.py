@@ -95,6 +95,22 @@ async def test_each_change_is_a_generation_and_nothing_newer_is_told_as_nothing(
         assert (nothing.accounts, nothing.tokens) == (None, None)
 
 
+async def test_an_account_stays_on_the_plane_that_it_was_made_on(tmp_path: Path) -> None:
+    async with registry_at(tmp_path) as registry:
+        made = await registry.ask("put_account", "old", "old", "r1", "v1")
+        assert await registry.ask("put_account", "old", "old", "r1", "v1") == made
+        with pytest.raises(RequestIdReused, match="another control plane"):
+            await registry.ask("put_account", "old", "old", "r1", "v2")
+        for account, plane, other in (("old", "v2", "v1"), ("acme", "v1", "v2")):
+            with pytest.raises(AccountAlreadyExists, match=f"made on control plane {other}"):
+                await registry.ask("ensure_account", account, plane)
+        assert await registry.ask("ensure_account", "old", None) == made
+    async with registry_at(tmp_path) as registry:
+        accounts = {each.id: each for each in (await registry.snapshot()).accounts or ()}
+        assert {id: each.made_on for id, each in accounts.items()} == {"acme": "v2", "old": "v1"}
+        assert accounts["old"] == msgspec.convert(made, AccountInfo)
+
+
 async def test_an_account_is_made_once_and_its_request_may_be_repeated(tmp_path: Path) -> None:
     async with registry_at(tmp_path) as registry:
         made = await registry.ask("put_account", "beta", "Beta", "r1")

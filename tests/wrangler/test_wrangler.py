@@ -77,10 +77,12 @@ class Wrangler:
         return done.returncode, done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def wrangler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wrangler]:
-    """One server for the module."""
-    with live_server(tmp_path_factory.mktemp("served")) as served:
+@pytest.fixture(scope="module", params=["v2", "v1"])
+def wrangler(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Wrangler]:
+    """One server for the module and each control plane."""
+    with live_server(tmp_path_factory.mktemp("served"), request.param) as served:
         yield Wrangler(served, tmp_path_factory.mktemp("home"))
 
 
