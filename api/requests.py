@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
-from ..engines.durations import duration_ms
+from ..engines.durations import duration_ms, is_duration
 from ..engines.views import Retention
 from ..runtime import limits
 from ..runtime.codec import NULL, Whole, check_json, json_fault
@@ -94,7 +94,17 @@ class StatusesAsked(msgspec.Struct, frozen=True):
 
 
 _create_decoder = msgspec.json.Decoder(CreateBody)
-_batch_decoder = msgspec.json.Decoder(list[CreateBody])
+_Batch = msgspec.defstruct(
+    "_Batch",
+    [
+        (f"item_{place}", CreateBody | msgspec.UnsetType, msgspec.UNSET)
+        for place in range(limits.CREATE_BATCH_MAX)
+    ],
+    array_like=True,
+    forbid_unknown_fields=True,
+)
+"""A list that is refused at its first item too many: millions would hold up everybody else."""
+_batch_decoder = msgspec.json.Decoder(_Batch)
 _status_decoder = msgspec.json.Decoder(StatusBody)
 _selection_decoder = msgspec.json.Decoder(SelectionBody)
 _statuses_decoder = msgspec.json.Decoder(StatusesBody)
@@ -148,7 +158,7 @@ def _retention(body: RetentionBody | None) -> Retention | None:
 
 def _kept_ms(given: int | str | None, what: str) -> int | None:
     if isinstance(given, str):
-        return duration_ms(given, what)
+        return duration_ms(given, what, max_ms=limits.RETENTION_MAX_MS)
     return given
 
 
@@ -163,7 +173,8 @@ def parse_create(body: bytes) -> NewInstance:
 def parse_batch(body: bytes) -> list[NewInstance]:
     """The body of a batch create."""
     found = decode(_batch_decoder, body, CreateBody.__struct_fields__)
-    return [_new_instance(item) for item in found]
+    items = msgspec.structs.astuple(found)
+    return [_new_instance(item) for item in items if item is not msgspec.UNSET]
 
 
 _SELECTION_FIELDS = ("instances", "filter", "cursor", "limit")
@@ -242,13 +253,13 @@ def parse_query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:
 def parse_duration(text: str, what: str) -> int:
     """A duration as milliseconds: `500ms`, `30s`, `2m`, `10 seconds`; a bare number: seconds."""
     text = text.strip()
-    try:
-        return duration_ms(float(text) if _SECONDS.match(text) else text, what)
-    except InvalidArgument:
+    given = float(text) if _SECONDS.match(text) else text
+    if not is_duration(given):
         raise InvalidArgument(
             f"{what} {text!r:.80} is no duration; write a number with a unit, for example "
             f"{what}=30s or {what}=500ms."
-        ) from None
+        )
+    return duration_ms(given, what)
 
 
 def parse_int(query: dict[str, str], name: str, default: int | None) -> int | None:

@@ -60,12 +60,18 @@ def duration_ms(value: object, what: str, *, min_ms: int = 0, max_ms: int = SLEE
     whole = math.ceil(exact - 1e-6)
     if not min_ms <= whole <= max_ms:
         is_far = abs(whole) >= _FAR_MS
+        hint = "" if is_a(value, str) else " (A plain number is in seconds: 0.5 is half a second.)"
         raise InvalidArgument(
             f"{what} is {shown(value)}, that is {'beyond all bounds' if is_far else f'{whole} ms'}"
-            f"; it must be from {min_ms} ms to {max_ms} ms. (A plain number is in seconds: 0.5 is "
-            "half a second.)"
+            f"; it must be from {min_ms} ms to {max_ms} ms.{hint}"
         )
     return whole
+
+
+def is_duration(value: object) -> bool:
+    """Whether it is a duration at all, within whatever bounds."""
+    exact = _exact_ms(value)
+    return exact is not None and not math.isnan(exact)
 
 
 def _exact_ms(value: object) -> float | None:

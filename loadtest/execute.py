@@ -158,9 +158,14 @@ def _try_to_write(path: Path) -> None:
 
 def _opening(request: Request, options: Options) -> Opening:
     flags = request.flags
+    of_server = "" if request.shards is None else "--shards"
+    if not request.ray:
+        of_server = "--server-embedded"
     if request.embedded:
         if request.fresh or flags.url is not None:
             raise InvalidArgument("--embedded is a target of its own; leave --url and --fresh out.")
+        if of_server:
+            raise InvalidArgument(f"with --embedded no server is started; leave {of_server} out.")
         return embedded_target()
     found = flags.settled()
     connections = max(1, -(-options.in_flight // options.processes))
@@ -173,6 +178,11 @@ def _opening(request: Request, options: Options) -> Opening:
         if request.shards is not None and not 1 <= request.shards <= limits.SHARDS_MAX:
             raise InvalidArgument(f"--shards must be 1 to {limits.SHARDS_MAX}.")
         return server_target(Fresh(request.ray, request.shards), connections)
+    if of_server:
+        raise InvalidArgument(
+            f"{of_server} is of a server that is started, and {url} is one that runs; leave it "
+            "out, or start one with --fresh."
+        )
     return http_target(_access(found, url, connections), _data(found))
 
 

@@ -172,7 +172,7 @@ def _check_numbers(options: Options) -> None:
         value = getattr(options, name)
         if not least <= value <= most:
             raise InvalidArgument(
-                f"--{_flag(name)} is {value:g}; it must be {least:g} to {most:g}."
+                f"--{_flag(name)} is {value:,.10g}; it must be {least:,.10g} to {most:,.10g}."
             )
 
 

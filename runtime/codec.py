@@ -10,8 +10,10 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from array import array
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import accumulate
 from typing import Annotated, Any, TypeVar, get_origin
 
 import msgspec
@@ -26,7 +28,9 @@ Whole = Annotated[int, msgspec.Meta(ge=-limits.JSON_INTEGER_MAX, le=limits.JSON_
 """A whole number that comes in as JSON. Any int would do for JSON, but not for what lies behind:
 MessagePack and stores end at 64 bits."""
 
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_NESTING = bytes(1 if byte in b"[{" else 255 for byte in range(256))
+"""What a bracket adds to the depth: one, or minus one (as a signed byte)."""
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def _model_or_refuse(value: Any) -> Any:
@@ -219,19 +223,17 @@ def type_name(expected: Any) -> str:
 
 
 def json_depth(raw: bytes) -> int:
-    """How deep arrays and objects nest in (well-formed) JSON bytes."""
-    depth = deepest = 0
-    for token in _STRUCTURE.findall(raw):
-        if token in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif token in b"]}":
-            depth -= 1
-    return deepest
+    """How deep arrays and objects nest in (well-formed) JSON bytes.
+
+    Without a loop in Python: a payload of nothing but brackets must not hold up everybody else.
+    """
+    bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # no quote within a string is left
+    shape = b"".join(bare.split(b'"')[::2]).translate(_NESTING, _NO_BRACKETS)
+    return max(accumulate(array("b", shape)), default=0)
 
 
-_ESCAPE = re.compile(
-    rb"\\(?:(?P<high>u[dD][89abAB]..)(?P<low>\\u[dD][c-fC-F]..)?|(?P<only>u[dD][c-fC-F]..)|.)",
+_HALF_PAIR = re.compile(
+    rb"(?:[^\\]++|\\(?!u[dD][89a-fA-F]).|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+(\\u[dD]...)",
     re.DOTALL,
 )
 
@@ -242,10 +244,9 @@ def json_fault(raw: bytes, error: Exception) -> str:
         return "it is empty"
     if isinstance(error, RecursionError):
         return "it nests too deeply"
-    for escape in _ESCAPE.finditer(raw):
-        if escape["only"] or (escape["high"] and not escape["low"]):
-            half = escape[0][:6].decode("ascii", "replace")
-            return f"{half} is half of a surrogate pair, which is no character"
+    if (half := _HALF_PAIR.match(raw)) is not None:
+        shown_half = half[1].decode("ascii", "replace")
+        return f"{shown_half} is half of a surrogate pair, which is no character"
     return str(error)
 
 

@@ -125,6 +125,7 @@ REFUSED = [
     ("POST", f"{CREATE}/batch", b"[]", INVALID),
     ("POST", f"{CREATE}/batch", b"{}", INVALID),
     ("POST", f"{CREATE}/batch", b"[" + b"{}," * 100 + b"{}]", INVALID),
+    ("POST", f"{CREATE}/batch", b"[" + b"{}," * 100 + b"{}, not read", INVALID),
     ("POST", f"{CREATE}/batch", b'[{"instance_id":"ok"},{"instance_id":"not ok"}]', BAD_ID),
     ("POST", f"{CREATE}/one/events/go", b"{", BAD_JSON),
     ("POST", f"{CREATE}/one/events/go", DEEP, BAD_JSON),

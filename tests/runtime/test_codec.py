@@ -114,6 +114,23 @@ def test_depth_is_bounded_and_brackets_in_strings_do_not_count():
     codec.check_json(b"[" + b"[]," * 500 + b"[]]")
 
 
+@pytest.mark.parametrize(
+    ("raw", "half"),
+    [
+        (rb'["\ud800", ]', rb"\ud800"),
+        (rb'["\n\\\ud83d\ude00\uDC00"', rb"\uDC00"),
+        (rb'["\ud83d\ud83d\ude00"', rb"\ud83d"),
+        (rb'["\ud83d\ude00"', None),
+        (rb'["\\ud800"', None),
+        (rb'["\u00e9\"\ue000" ' + b"\\" * 3, None),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_shown(raw: bytes, half: bytes | None) -> None:
+    told = codec.json_fault(raw, ValueError("something else"))
+    shown = "something else" if half is None else f"{half.decode()} is half of a surrogate pair"
+    assert told.startswith(shown)
+
+
 @given(JSON)
 def test_json_depth_is_what_a_parser_would_count(value):
     def depth(item: Any) -> int:
