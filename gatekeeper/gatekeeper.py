@@ -321,7 +321,8 @@ class Gatekeeper(DurableObject):
         self.set_limit(frozen.running_max)
         self.set_workflow(_OLD_WORKFLOW, max(1, frozen.workflows), 0)
         chef, held = old_key(self.ctx.ref.key), frozen.holding
-        self._book.load(chef, frozen.lease_version, held, held, 0, 0, left=False)
+        target = held if frozen.target < 0 else min(held, frozen.target)
+        self._book.load(chef, frozen.lease_version, target, held, 0, 0, left=False)
         self._write(self._book.holders[chef])
         self._planes.write(plane="v2", migration_id=migration_id, from_v1=True)
 

@@ -29,6 +29,8 @@ class Frozen(msgspec.Struct, array_like=True, frozen=True):
         queued, waiting, paused, unborn: how many of each there are.
         running_max: the account's limit.
         workflows: how many workflows have instances that have not ended; the lease's weight.
+        target: how many slots AccountOld may hold; less than it holds if its limit was lowered;
+            -1: as many as it holds.
     """
 
     migration_id: str
@@ -41,6 +43,7 @@ class Frozen(msgspec.Struct, array_like=True, frozen=True):
     unborn: int
     running_max: int
     workflows: int = 1
+    target: int = -1
 
 
 class RegistryPart(msgspec.Struct, array_like=True, frozen=True):

@@ -160,8 +160,10 @@ class MigrationPlan(msgspec.Struct, array_like=True, frozen=True):
 #   v1     list_page(PageRequest) -> list[IndexRow]; counts(uuid, id_prefix) -> dict[str, int]
 #   v1     put_script, register, put_workflow, get_workflow, list_versions, list_scripts,
 #          delete_workflow, snapshot, change_limits, set_limits: as Account's
-#   v2     ask(key, creates) -> Asked              births the instance at once if it is unborn
+#   v2     ask(key, creates) -> Asked              births the instance at once if it is unborn;
+#          ask("", True): while it heals, before V2 changes the registry, so that no abort loses it
 #   v2     unborn_page(PageRequest) -> list[IndexRow]; unborn_counts(uuid, id_prefix)
+#   v1, v2 drop_unborn(uuid) -> int                when a workflow is deleted: none of it is born
 #   v2     heal(migration_id) -> int               births the next; gives how many are left
 #   v2     healed(migration_id) -> None            none is unborn: nobody needs to ask any more
 #   v2     retire(migration_id) -> bool            whether its last instance has gone

@@ -166,8 +166,10 @@ class OldKitchen(SousChef):
 
     def _tell_weight(self) -> None:
         """On V2 the lease weighs as many workflows as have instances here."""
+        if self.plane != "v2":
+            return
         weight = max(1, self._index.workflows)
-        if self.plane == "v2" and weight != self._move.weight:
+        if weight != self._move.weight:
             workflow = OLD_SOUSCHEF.split("/", 1)[0]
             self.ctx.tell(self._gatekeeper, "set_workflow", workflow, weight, 0)
             self._put_move(weight=weight)
@@ -239,6 +241,9 @@ class OldKitchen(SousChef):
         """Wait until an unborn instance's Engine is there, or that it will never be."""
         entry = self._index.get(key)
         if entry is None or not entry.unborn:
+            return
+        if not self._registry.has(entry.uuid):  # its workflow was deleted
+            self._index.drop(key)
             return
         try:
             await self._bear(key, self._index.request_of(entry))

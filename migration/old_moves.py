@@ -4,7 +4,8 @@ Between `old_kitchen` and `account_old`. Each step is one commit, and may be ask
 second time it gives the first answer. What an aborted migration says later changes nothing.
 
 *Exact*: `freeze` sets what it may hold to what it holds, in one commit with the plane. Until the
-Gatekeeper's lease comes it starts an instance only in a slot that another one left.
+Gatekeeper's lease comes it starts an instance only in a slot that another one left; if it held
+more than it might, since its limit was lowered, not even that.
 
 *Abort* is possible until V2 makes something: whoever does asks here first (`ask`), and that it
 asked is durable before it is answered.
@@ -50,7 +51,8 @@ class MovingAccount(OldKitchen):
             return self._move.frozen
         now_ms = self.ctx.clock.now_ms()
         roster = self._roster
-        roster.on_lease(roster.lease_version + 1, roster.holding, now_ms)
+        target = min(roster.holding, roster.target)
+        roster.on_lease(roster.lease_version + 1, target, now_ms)
         frozen = Frozen(
             migration_id,
             now_ms,
@@ -62,6 +64,7 @@ class MovingAccount(OldKitchen):
             self._index.unborn,
             self._registry.running_max,
             self._index.workflows,
+            target,
         )
         self._put_move(frozen=frozen, first_create_ms=0, weight=max(1, frozen.workflows))
         planes.write(plane="moving", migration_id=migration_id, healing=False)

@@ -32,12 +32,14 @@ from toque.migration.messages import (
 from toque.runtime.entropy import SeededEntropy
 from toque.runtime.ids import ACCOUNT_OLD_KIND, EntityRef, Placement
 from toque.runtime.link_local import LocalLinks
+from toque.runtime.payload_codec import NO_CODECS, Codecs
 from toque.runtime.rpc import Router
 from toque.runtime.simloop import LoopClock
 
 T = TypeVar("T")
 
-ACME = "acme"
+ACME = "mill"
+"""AccountOld and the entities of V2 live on different shards with this name."""
 OLD = EntityRef(ACCOUNT_OLD_KIND, old_key(ACME))
 ACCOUNT = EntityRef("Account", ACME)
 GATEKEEPER = EntityRef("Gatekeeper", ACME)
@@ -49,17 +51,23 @@ class Bodies:
 
     def __init__(self) -> None:
         self.running = self.most = self.begun = 0
+        self._at: list[int] = []
 
     async def work(self, seconds: float) -> float:
         """A step's body."""
         self.running += 1
         self.begun += 1
         self.most = max(self.most, self.running)
+        self._at.append(self.running)
         try:
             await asyncio.sleep(seconds)
         finally:
             self.running -= 1
         return seconds
+
+    def most_of(self, first: int) -> int:
+        """The most that ran when one of them began, from the first-th on."""
+        return max(self._at[first:])
 
 
 class Rig:
@@ -75,6 +83,7 @@ class Rig:
         retention_ms: int = 3_600_000,
         data_shards: int = 2,
         control_shards: int = 2,
+        codecs: Codecs = NO_CODECS,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.clock = LoopClock(self.loop)
@@ -98,6 +107,7 @@ class Rig:
             commit_delay=lambda: COMMIT_S,
             synchronous="OFF",
             retention=(retention_ms, retention_ms),
+            codecs=codecs,
             faults=Faults(lost_births=lost_births),
         )
         self.links = LocalLinks(self.loop)
@@ -320,12 +330,12 @@ class Rig:
         return await self.old(Asked, "ask", key, creates)
 
     async def until(self, what: Any, within_s: float = 60) -> None:
-        """Wait until `what()` holds, looking every 50 ms."""
+        """Wait until `what()` holds, looking less and less often."""
         start_s = self.loop.time()
         while not await what():
             if self.loop.time() - start_s > within_s:
                 raise AssertionError(f"not within {within_s} s: {await self.status()}")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(max(0.01, (self.loop.time() - start_s) / 20))
 
     async def until_ended(self, number: int, within_s: float = 60) -> None:
         """Wait until so many of V1 have ended."""

@@ -151,7 +151,7 @@ async def hold_routed(rig: Rig, request_id: str) -> MigrationStatus:
 async def test_it_is_taken_back_and_made_again(tmp_path: Path) -> None:
     async with rig_at(tmp_path, running_max=LIMIT, lost_births=4) as rig:
         await fill(rig, 8)
-        with pytest.raises(MigrationNotFound, match="toque migrate start acme"):
+        with pytest.raises(MigrationNotFound, match=f"toque migrate start {ACME}"):
             await me(rig, "abort")
         await me(rig, "start", "r1", 60_000)
         assert (await me(rig, "abort")).state == "aborted", "before it has begun"

@@ -27,6 +27,7 @@ from toque.runtime import limits
 from toque.runtime.dispatch import handlers_of
 from toque.runtime.errors import InstanceNotFound, InvalidArgument, ToqueError
 from toque.runtime.ids import EntityRef
+from toque.runtime.payload_codec import Codecs
 from toque.runtime.simloop import VirtualTimeLoop
 from toque.souschef.rows import HELD, ORDER, PARKED
 
@@ -192,7 +193,9 @@ async def test_the_same_rows_serve_both_planes(tmp_path: Path) -> None:
         assert _roster_rows(rig) == before
         assert list(map(len, before)) == [5, 8, 7]
         unborn = (await rig.status()).unborn
-        assert frozen == Frozen("m1", frozen.at_ms, frozen.lease_version, 5, 5, 2, 1, unborn, 50, 2)
+        assert frozen == Frozen(
+            "m1", frozen.at_ms, frozen.lease_version, 5, 5, 2, 1, unborn, 50, 2, 5
+        )
         assert unborn == 2
         for then, now in ((listed, await rig.rows_v2()), (asked, await rig.rows_v2("ask"))):
             assert [_told(row) for row in then] == [_told(row) for row in now]
@@ -253,15 +256,18 @@ async def test_a_lowered_limit_is_obeyed_on_either_side(tmp_path: Path) -> None:
             await rig.create(f"{n}", params=b"5")
         await asyncio.sleep(1)
         await rig.old(AccountSnapshot, "set_limits", 4)
+        await asyncio.sleep(3)
         frozen = await rig.freeze()
-        assert (frozen.holding, frozen.running_max) == (20, 4)
+        assert (frozen.holding, frozen.running_max, frozen.target) == (20, 4, 4)
         await rig.adopt(frozen)
         statistics = await rig.gatekeeper()
         assert (statistics.ledger, statistics.running_max) == (20, 4)
+        await asyncio.sleep(1.3)  # all 20 end while the account moves
+        assert rig.bodies.running == 4
+        assert rig.bodies.begun == 24
         await rig.old(None, "route", "m1")
-        await asyncio.sleep(12)
-        assert rig.bodies.running <= 4
         await rig.until_ended(60, 100)
+        assert rig.bodies.most_of(24) == 4
 
 
 # --- again, late, over crashes --------------------------------------------------------------
@@ -516,6 +522,51 @@ async def test_an_id_that_another_create_has_is_left_to_it(tmp_path: Path) -> No
         await rig.move()
         await rig.heal()
         assert (await rig.view("one")).params == b"0.2"
+
+
+async def test_nobody_of_a_deleted_workflow_is_born(tmp_path: Path) -> None:
+    """Whether it was deleted on V1, and its unborn were not dropped in time, or on V2."""
+    async with rig_at(tmp_path, lost_births=1) as rig:
+        for name in ("work", "ask"):
+            await rig.create("one", name)
+        old = rig.entity()
+        old._registry.delete_workflow("ask")
+        await rig.move()
+        assert await rig.old(int, "drop_unborn", rig.records["work"].uuid) == 1
+        assert (await rig.status()).unborn == 1
+        await rig.heal()
+        for name in ("work", "ask"):
+            with pytest.raises(InstanceNotFound):
+                await rig.view("one", name)
+
+
+class Backwards:
+    """A codec whose work is seen at once."""
+
+    id = "backwards"
+
+    def encode(self, raw: bytes) -> bytes:
+        return raw[::-1]
+
+    def decode(self, kept: bytes) -> bytes:
+        return kept[::-1]
+
+
+async def test_payloads_of_the_unborn_are_sealed(tmp_path: Path) -> None:
+    codecs = Codecs({ACME: Backwards()})
+    secret = b'"a secret of several words"'
+    async with rig_at(tmp_path, lost_births=1, codecs=codecs) as rig:
+        await rig.create("one", "work", params=b"0", request_id="r")
+        await rig.create("two", "ask", params=secret)
+        for opened in rig.shards.values():
+            await opened.drain()
+        files = [path.read_bytes() for path in (tmp_path / "shards").iterdir()]
+        assert any(secret[::-1] in content for content in files)
+        assert not any(secret in content for content in files)
+        await rig.move()
+        await rig.heal()
+        await rig.until_ended(1)
+        assert (await rig.view("two", "ask")).params == secret
 
 
 # --- after the move -------------------------------------------------------------------------
