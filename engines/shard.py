@@ -8,8 +8,9 @@ epoch than was seen) are refused: all grants False, no pokes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import CallerError, EntityReset, InvalidArgument
@@ -29,7 +30,8 @@ from .views import IndexRow, PageRequest
 SEEN_SOUSCHEFS = Table(
     "souschef_epochs", (("entity", "TEXT"), ("souschef", "TEXT"), ("epoch", "INTEGER")), 2
 )
-_GRANTS_AT_ONCE_MAX = PACED_PER_TURN_MAX
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class EngineShard(DurableObject):
@@ -55,41 +57,52 @@ class EngineShard(DurableObject):
         """Hand slots to Engines, many of them over several turns of the loop; see `ports`."""
         if self._is_stale(souschef, epoch):
             return [False] * len(grants)
-        if len(grants) <= _GRANTS_AT_ONCE_MAX and self._pacer.idle:
-            taken = list(map(self._grant, grants))
-            self.ctx.cover_shard()
-            return taken
-        answer: asyncio.Future[list[bool]] = self.env.loop.create_future()
-        taken = []
-        self._pacer.add(partial(self._grant_next, grant, taken, answer) for grant in grants)
-        self._pacer.add((partial(self._all_granted, taken, answer),))
-        return answer
+        return self._in_turns(self._grant, grants, list)
+
+    def poke_many(
+        self, souschef: str, epoch: int, keys: list[str]
+    ) -> list[str] | asyncio.Future[list[str]]:
+        """Make Engines look and report, as `grant_many` does; see `ports`."""
+        if self._is_stale(souschef, epoch):
+            return []
+
+        def gone(found: list[bool]) -> list[str]:
+            return [key for key, is_there in zip(keys, found, strict=True) if not is_there]
+
+        return self._in_turns(self._poke, keys, gone)
 
     def _grant(self, grant: Grant) -> bool:
         return self._engine(grant.key).grant(grant.run_id, grant.turn)
 
-    def _grant_next(
-        self, grant: Grant, taken: list[bool], answer: asyncio.Future[list[bool]]
-    ) -> None:
-        if answer.done():
-            return
-        try:
-            taken.append(self._grant(grant))
-        except Exception as error:  # the SousChef says all of it again
-            answer.set_exception(error)
+    def _poke(self, key: str) -> bool:
+        return self._engine(key).poke()
 
-    def _all_granted(self, taken: list[bool], answer: asyncio.Future[list[bool]]) -> None:
-        self.ctx.cover_shard()
-        if not answer.done():
-            answer.set_result(taken)
+    def _in_turns(
+        self, work: Callable[[T], bool], pieces: list[T], told: Callable[[list[bool]], R]
+    ) -> R | asyncio.Future[R]:
+        """Do something with each; what is told of all of it may reveal what all have written."""
+        if len(pieces) <= PACED_PER_TURN_MAX and self._pacer.idle:
+            found = list(map(work, pieces))
+            self.ctx.cover_shard()
+            return told(found)
+        answer: asyncio.Future[R] = self.env.loop.create_future()
+        found = []
 
-    def poke_many(self, souschef: str, epoch: int, keys: list[str]) -> list[str]:
-        """Make Engines look and report; see `ports`."""
-        if self._is_stale(souschef, epoch):
-            return []
-        gone = [key for key in keys if not self._engine(key).poke()]
-        self.ctx.cover_shard()
-        return gone
+        def do(piece: T) -> None:
+            if not answer.done():
+                try:
+                    found.append(work(piece))
+                except Exception as error:  # the SousChef says all of it again
+                    answer.set_exception(error)
+
+        def done() -> None:
+            self.ctx.cover_shard()
+            if not answer.done():
+                answer.set_result(told(found))
+
+        self._pacer.add(partial(do, piece) for piece in pieces)
+        self._pacer.add((done,))
+        return answer
 
     async def list_page(self, request: PageRequest) -> list[IndexRow]:
         """This shard's part of a page of a list: committed rows only, by keyset."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -47,6 +48,16 @@ _CALLS_RESERVED = 1_000
 """Numbers of calls are reserved in blocks, so that a call needs no write of its own."""
 
 _log = logging.getLogger("toque.souschef")
+
+
+class _Line:
+    """Grants to one data shard: those that wait to be sent, and how many are on their way."""
+
+    __slots__ = ("flying", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Grant] = deque()
+        self.flying = 0
 
 
 class SousChefStatistics(msgspec.Struct, frozen=True):
@@ -128,6 +139,7 @@ class SousChef(DurableObject):
         self._idle_since_s: float | None = None
         self._calls = self._calls_failed = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._lines: dict[str, _Line] = {}
         if self._roster.live or self._roster.leased:
             # It may have called just before it was reset or its shard restarted: a whole period
             # passes first, and a random part of another so that not all call at once.
@@ -266,8 +278,11 @@ class SousChef(DurableObject):
         self._flushing = False
         self._note_demand()
         for shard, grants in self._roster.take_grants().items():
-            for start in range(0, len(grants), limits.GRANTS_PER_CALL_MAX):
-                self._send_grants(shard, grants[start : start + limits.GRANTS_PER_CALL_MAX])
+            line = self._lines.get(shard)
+            if line is None:
+                line = self._lines[shard] = _Line()
+            line.waiting.extend(grants)
+            self._send_grants(shard, line)
         if self._busy:
             self._idle_since_s = None
         active = self._busy or self._roster.leased
@@ -324,16 +339,31 @@ class SousChef(DurableObject):
 
     # --- grants -----------------------------------------------------------------------------
 
-    def _send_grants(self, shard: str, grants: list[Grant]) -> None:
-        future = self.ctx.call(
-            EntityRef(ENGINE_SHARD_KIND, shard),
-            "grant_many",
-            self._key,
-            self._env.epoch(),
-            grants,
-            timeout_ms=limits.CONTROL_CALL_TIMEOUT_MS,
-        )
-        self._then(future, self._on_grants_answered, grants)
+    def _send_grants(self, shard: str, line: _Line) -> None:
+        """As many as may be on their way: a shard that gets thousands at once answers too late."""
+        while line.waiting and line.flying < limits.GRANTS_IN_FLIGHT_MAX:
+            most = min(len(line.waiting), limits.GRANTS_PER_CALL_MAX)
+            grants = [line.waiting.popleft() for _ in range(most)]
+            line.flying += most
+            future = self.ctx.call(
+                EntityRef(ENGINE_SHARD_KIND, shard),
+                "grant_many",
+                self._key,
+                self._env.epoch(),
+                grants,
+                timeout_ms=limits.CONTROL_CALL_TIMEOUT_MS,
+            )
+            self._then(future, self._on_line_answered, shard, line, grants)
+
+    def _on_line_answered(
+        self, shard: str, line: _Line, grants: list[Grant], accepted: list[bool] | None
+    ) -> None:
+        line.flying -= len(grants)
+        if line.waiting:
+            self._send_grants(shard, line)
+        elif not line.flying:
+            self._lines.pop(shard, None)
+        self._on_grants_answered(grants, accepted)
 
     def _on_grants_answered(self, grants: list[Grant], accepted: list[bool] | None) -> None:
         if accepted is None or len(accepted) != len(grants):

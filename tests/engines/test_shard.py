@@ -99,6 +99,34 @@ async def test_many_grants_leave_each_turn_of_the_loop_to_others_too(tmp_path: P
 
 
 @virtual
+async def test_many_pokes_leave_each_turn_of_the_loop_to_others_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poke, poked = Engine.poke, []
+
+    def noted(engine: Engine) -> bool:
+        poked.append(engine.ctx.ref.key)
+        return poke(engine)
+
+    monkeypatch.setattr(Engine, "poke", noted)
+    async with rigged(tmp_path) as rig:
+        rig.auto = False
+        await create_many(rig, 5 * limits.PACED_PER_TURN_MAX)
+        await rig.pass_time(0.1)
+        keys = [report.key for report in rig.reports]
+        rig.reports.clear()
+        answer = rig.call("poke_many", "s", 1, [*keys, "acc/u1/nobody"], kind="EngineShard")
+        before, most = 0, 0
+        for _ in range(20):
+            await asyncio.sleep(0)
+            most, before = max(most, len(poked) - before), len(poked)
+        assert 0 < most <= limits.PACED_PER_TURN_MAX
+        assert await answer == ["acc/u1/nobody"]
+        await rig.pass_time(0.1)
+        assert sorted(report.key for report in rig.reports) == sorted(keys)
+
+
+@virtual
 async def test_grants_that_break_off_are_told_as_failed_and_can_be_said_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

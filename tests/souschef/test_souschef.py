@@ -197,6 +197,20 @@ async def test_grants_of_a_turn_travel_together(tmp_path: Path) -> None:
         assert world.calls["grant_many"] - before <= 8
 
 
+@pytest.mark.parametrize("lost", [0.0, 0.2])
+async def test_of_a_herd_a_window_of_grants_is_on_its_way(tmp_path: Path, lost: float) -> None:
+    async with world_at(tmp_path, limit=10_000) as world:
+        world.create("warm", [1], n=1)
+        await world.until(lambda: not world.unended(), 5)
+        world.weather.lost, world.weather.delay_ms_max = lost, 400
+        for n in range(6 * limits.GRANTS_IN_FLIGHT_MAX):
+            world.create(f"{n}", [50], n=1)
+        await world.until(lambda: not world.unended(), 200)
+        most = limits.GRANTS_IN_FLIGHT_MAX + limits.GRANTS_PER_CALL_MAX
+        assert world.most_flying >= limits.GRANTS_IN_FLIGHT_MAX
+        assert world.most_flying < most + limits.GRANTS_PER_CALL_MAX  # one is being answered
+
+
 async def test_who_queues_is_told_where(tmp_path: Path) -> None:
     async with world_at(tmp_path, limit=1) as world:
         world.create("first", [50_000], n=1)

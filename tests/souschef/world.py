@@ -110,6 +110,8 @@ class World:
         self.cycles: dict[str, list[tuple[float, CycleRequest]]] = defaultdict(list)
         self.calls: dict[str, int] = defaultdict(int)
         self.refused = 0
+        self.flying: dict[str, int] = defaultdict(int)
+        self.most_flying = 0
         self._next_id = 0
         for shard in self.placement.control_names():
             self.open(shard)
@@ -183,6 +185,8 @@ class World:
     ) -> None:
         """Carry a call as the weather is."""
         self.calls[method] += 1
+        if method == "grant_many":
+            self._note_grants(ref.key, len(unpack(args)[2]), future)
         if method == "cycle":
             request = unpack(args, tuple[CycleRequest])[0]
             self.cycles[request.souschef].append((self.loop.time(), request))
@@ -196,6 +200,14 @@ class World:
         future = self.loop.create_future()
         self.send(ref, method, pack(args), future, timeout_ms=timeout_ms)
         return future
+
+    def _note_grants(self, shard: str, count: int, future: asyncio.Future[Any]) -> None:
+        def answered(_: asyncio.Future[Any]) -> None:
+            self.flying[shard] -= count
+
+        self.flying[shard] += count
+        self.most_flying = max(self.most_flying, self.flying[shard])
+        future.add_done_callback(answered)
 
     def _copies(self) -> int:
         if self.random.random() < self.weather.lost:
