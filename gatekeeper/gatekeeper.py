@@ -21,7 +21,7 @@ from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import InvalidArgument, SystemFault
 from ..runtime.ids import OLD_SOUSCHEF, EntityRef, old_key
-from ..runtime.tables import Table
+from ..runtime.tables import Table, every_row
 from .handover import Frozen, PlaneBook, plane_table
 from .messages import (
     ACCOUNT_KIND,
@@ -126,11 +126,11 @@ class Gatekeeper(DurableObject):
         self._spreads: dict[str, Spread] = {}
         self._fixed: set[str] = set()
         own = (ctx.ref.key,)
-        for _, workflow, rate in ctx.scan(RATES, own, limit=limits.SCAN_ROWS_MAX):
+        for _, workflow, rate in every_row(ctx, RATES, own):
             self._rates.set_limit(workflow, rate)
-        for _, workflow, queued_max in ctx.scan(QUEUES, own, limit=limits.SCAN_ROWS_MAX):
+        for _, workflow, queued_max in every_row(ctx, QUEUES, own):
             self._room.set_limit(workflow, queued_max)
-        for _, workflow, souschefs, fixed in ctx.scan(SPREADS, own, limit=limits.SCAN_ROWS_MAX):
+        for _, workflow, souschefs, fixed in every_row(ctx, SPREADS, own):
             self._spreads[workflow] = Spread(self._env.spread, souschefs)
             if fixed:
                 self._fixed.add(workflow)
@@ -138,19 +138,14 @@ class Gatekeeper(DurableObject):
     def _load(self) -> LeaseBook:
         book = LeaseBook(self._env.running_max, self._env.faults, self._env.calls_per_second)
         key = self.ctx.ref.key
-        after = None
-        while rows := self.ctx.scan(LIMITS, (key,), after=after, limit=limits.SCAN_ROWS_MAX):
-            for _, workflow, weight, running_max in rows:
-                if workflow == ACCOUNT_ROW:
-                    book.limit = running_max
-                else:
-                    book.set_workflow(workflow, weight, running_max)
-            after = rows[-1][:2]
-        after = None
-        while rows := self.ctx.scan(LEASES, (key,), after=after, limit=limits.SCAN_ROWS_MAX):
-            for _, souschef, version, target, ledger, incarnation, seq, gone in rows:
-                book.load(souschef, version, target, ledger, incarnation, seq, bool(gone))
-            after = rows[-1][:2]
+        for _, workflow, weight, running_max in every_row(self.ctx, LIMITS, (key,)):
+            if workflow == ACCOUNT_ROW:
+                book.limit = running_max
+            else:
+                book.set_workflow(workflow, weight, running_max)
+        leases = every_row(self.ctx, LEASES, (key,))
+        for _, souschef, version, target, ledger, incarnation, seq, gone in leases:
+            book.load(souschef, version, target, ledger, incarnation, seq, bool(gone))
         return book
 
     # --- handlers ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import InvalidArgument, RequestIdReused
 from ..runtime.ids import EntityRef, check_account_id, old_account
-from ..runtime.tables import Row, Table
+from ..runtime.tables import Table, every_row
 from .messages import ACCOUNT_KIND, IDENTITY_KIND, AccountInfo, IdentitySnapshot, TokenRecord
 from .planes import Plane
 from .refusals import (
@@ -69,12 +69,13 @@ class Identity(DurableObject):
         super().__init__(ctx, env)
         row = ctx.get(IDENTITY, (ctx.ref.key,))
         self._generation: int = row[1] if row else 0
-        on_v1 = {row[1] for row in self._rows(MADE_ON_V1)}
+        own = (ctx.ref.key,)
+        on_v1 = {row[1] for row in every_row(ctx, MADE_ON_V1, own)}
         self._accounts = {
             id: AccountInfo(id, name, created_ms, request_id, "v1" if id in on_v1 else "v2")
-            for _, id, name, created_ms, request_id in self._rows(ACCOUNT_NAMES)
+            for _, id, name, created_ms, request_id in every_row(ctx, ACCOUNT_NAMES, own)
         }
-        self._tokens = {row[1]: TokenRecord(*row[1:]) for row in self._rows(TOKENS)}
+        self._tokens = {row[1]: TokenRecord(*row[1:]) for row in every_row(ctx, TOKENS, own)}
 
     def snapshot(self, known_generation: int) -> IdentitySnapshot:
         """All accounts and all tokens that are not revoked; neither if nothing is newer."""
@@ -189,16 +190,6 @@ class Identity(DurableObject):
             self._write(msgspec.structs.replace(known, revoked_ms=now_ms))
 
     # --- inside -----------------------------------------------------------------------------
-
-    def _rows(self, table: Table) -> list[Row]:
-        found: list[Row] = []
-        after = None
-        while rows := self.ctx.scan(
-            table, (self.ctx.ref.key,), after=after, limit=limits.SCAN_ROWS_MAX
-        ):
-            found += rows
-            after = rows[-1][:2]
-        return found
 
     def _write(self, record: TokenRecord) -> None:
         values = [getattr(record, name) for name in record.__struct_fields__]

@@ -11,7 +11,7 @@ import msgspec
 from ..runtime import limits
 from ..runtime.entity import Context
 from ..runtime.errors import InvalidArgument
-from ..runtime.tables import Table
+from ..runtime.tables import Table, every_row
 from .messages import LimitsChange, Settings
 
 SETTINGS = Table(
@@ -45,9 +45,9 @@ class SettingsBook:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        rows = ctx.scan(SETTINGS, (ctx.ref.key,), limit=limits.SCAN_ROWS_MAX)
+        rows = every_row(ctx, SETTINGS, (ctx.ref.key,))
         self.all = {row[1]: Settings(*row[2:]) for row in rows}
-        for _, uuid, most in ctx.scan(QUEUES, (ctx.ref.key,), limit=limits.SCAN_ROWS_MAX):
+        for _, uuid, most in every_row(ctx, QUEUES, (ctx.ref.key,)):
             self.all[uuid] = msgspec.structs.replace(self.get(uuid), queued_max=most)
 
     def get(self, workflow_uuid: str = ACCOUNT_ROW) -> Settings:

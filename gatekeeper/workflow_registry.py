@@ -15,7 +15,7 @@ from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import TooManyWorkflows, WorkflowNotFound
 from ..runtime.ids import check_workflow_name
-from ..runtime.tables import Table
+from ..runtime.tables import Table, every_row
 from .deploys import check_owner
 from .messages import VersionRecord, WorkflowRecord
 from .planes import Plane, requires
@@ -108,10 +108,8 @@ class WorkflowRegistry(DurableObject):
         row = ctx.get(ACCOUNTS, (key,))
         self._generation = row[1] if row else 0
         self._running_max = row[2] if row else self._env.running_max
-        fixed = ctx.scan(FIXED_SPREADS, (key,), limit=limits.WORKFLOWS_PER_ACCOUNT_MAX)
-        is_fixed = {uuid for _, uuid in fixed}
-        rows = ctx.scan(WORKFLOWS, (key,), limit=limits.WORKFLOWS_PER_ACCOUNT_MAX)
-        known = (WorkflowRecord(*row[1:]) for row in rows)
+        is_fixed = {uuid for _, uuid in every_row(ctx, FIXED_SPREADS, (key,))}
+        known = (WorkflowRecord(*row[1:]) for row in every_row(ctx, WORKFLOWS, (key,)))
         self._workflows = {
             record.name: msgspec.structs.replace(record, souschefs_auto=record.uuid not in is_fixed)
             for record in known

@@ -6,9 +6,12 @@ A row is a tuple in column order; its key is its first columns. The store writes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
+
+from .limits import SCAN_ROWS_MAX
 
 SqlType = Literal["TEXT", "INTEGER", "BLOB", "REAL"]
 Row = tuple[Any, ...]
@@ -83,3 +86,23 @@ class Query:
 
     name: str
     sql: str
+
+
+class Scanned(Protocol):
+    """What gives rows in key order, a page at a time; see `store.Store.scan`."""
+
+    def scan(
+        self, table: Table, prefix: Key = (), *, after: Key | None = None, limit: int = 1_000
+    ) -> list[Row]:
+        """Rows whose key begins with `prefix`, beyond the key `after`."""
+
+
+def every_row(source: Scanned, table: Table, prefix: Key = ()) -> Iterator[Row]:
+    """All rows whose key begins with `prefix`, however many: one scan gives a bounded number.
+
+    Rows that were given may be changed or deleted meanwhile.
+    """
+    after = None
+    while page := source.scan(table, prefix, after=after, limit=SCAN_ROWS_MAX):
+        yield from page
+        after = page[-1][: table.key_size]

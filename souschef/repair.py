@@ -8,10 +8,9 @@ are queued; it is needed only after such a failure.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 
-from ..runtime.limits import SCAN_ROWS_MAX
-from ..runtime.tables import Row, Table
+from ..runtime.tables import every_row
 from .rows import AWAKENED, FRESH, NO_LANE, ORDER, PARKED, PAUSED, QUEUED, WAITING, Rows
 
 
@@ -26,13 +25,13 @@ def put_in_order(rows: Rows, entity: str, held: Container[str]) -> tuple[int, in
     Returns:
         awakened, fresh, waiting, paused
     """
-    for row in _pages(rows, ORDER, entity):
+    for row in every_row(rows, ORDER, (entity,)):
         _, lane, at_ms, key, *_ = row
         parked = rows.get(PARKED, (entity, key))
         if key in held or parked is None or parked[6:8] != (lane, at_ms):
             rows.delete(ORDER, row[:4])
     counts: dict[tuple[str, int], int] = {}
-    for row in _pages(rows, PARKED, entity):
+    for row in every_row(rows, PARKED, (entity,)):
         _, key, run_id, seq, state, turn, lane, at_ms, _, _, shard = row
         if key in held:
             rows.delete(PARKED, row[:2])
@@ -44,10 +43,3 @@ def put_in_order(rows: Rows, entity: str, held: Container[str]) -> tuple[int, in
     kinds = ((QUEUED, AWAKENED), (QUEUED, FRESH), (WAITING, NO_LANE), (PAUSED, NO_LANE))
     awakened, fresh, waiting, paused = (counts.get(kind, 0) for kind in kinds)
     return awakened, fresh, waiting, paused
-
-
-def _pages(rows: Rows, table: Table, entity: str) -> Iterator[Row]:
-    after = None
-    while page := rows.scan(table, (entity,), after=after, limit=SCAN_ROWS_MAX):
-        yield from page
-        after = page[-1][: table.key_size]

@@ -27,7 +27,7 @@ import msgspec
 
 from ..engines.ports import Grant, StatusReport
 from ..runtime import limits
-from ..runtime.tables import Row
+from ..runtime.tables import Row, every_row
 from .known import ASK_AT_ONCE, Doubt, Ends, Held
 from .lane import Entry, Lane
 from .lateness import Lateness
@@ -96,13 +96,10 @@ class Roster:
         self._look_ahead()
 
     def _load_held(self, now_ms: int) -> None:
-        after = None
-        prefix = (self._entity,)
-        while rows := self._rows.scan(HELD, prefix, after=after, limit=limits.SCAN_ROWS_MAX):
-            for _, key, run_id, seq, turn, since_ms, shard in rows:
-                held = self.held[key] = Held(run_id, seq, turn, shard, since_ms, now_ms)
-                held.granted = True
-            after = rows[-1][:2]
+        rows = every_row(self._rows, HELD, (self._entity,))
+        for _, key, run_id, seq, turn, since_ms, shard in rows:
+            held = self.held[key] = Held(run_id, seq, turn, shard, since_ms, now_ms)
+            held.granted = True
 
     # --- what it knows ----------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from toque.gatekeeper.messages import (
     RateReply,
     RateRequest,
     ScriptRecord,
+    Settings,
     VersionRecord,
     WorkflowRecord,
 )
@@ -237,8 +238,9 @@ async def test_limits_reach_the_gatekeeper_though_it_crashes(tmp_path: Path) -> 
 
 async def test_an_account_holds_so_many_workflows(tmp_path: Path) -> None:
     async with accounts_at(tmp_path) as acme:
-        for n in range(limits.WORKFLOWS_PER_ACCOUNT_MAX):
-            await acme.put(f"w{n}")
+        most = limits.WORKFLOWS_PER_ACCOUNT_MAX
+        assert most > limits.SCAN_ROWS_MAX
+        await asyncio.gather(*(acme.put(f"w{n}") for n in range(most)))
         with pytest.raises(TooManyWorkflows):
             await acme.put("one-more")
         await acme.put("w0", "h2")  # deploying is no new workflow
@@ -246,7 +248,31 @@ async def test_an_account_holds_so_many_workflows(tmp_path: Path) -> None:
         acme.cluster.open("c0")
         found = (await acme.snapshot()).workflows
         assert found is not None
-        assert len(found) == limits.WORKFLOWS_PER_ACCOUNT_MAX
+        assert len(found) == most
+
+
+async def test_settings_of_all_workflows_are_there_after_a_restart(tmp_path: Path) -> None:
+    async with accounts_at(tmp_path) as acme:
+        count = limits.SCAN_ROWS_MAX + 50
+        host = acme.cluster.hosts["c0"]
+        account, gatekeeper = host.local(ACME), host.local(EntityRef("Gatekeeper", "acme"))
+        assert isinstance(account, Account)
+        assert isinstance(gatekeeper, Gatekeeper)
+        for n in range(count):
+            account._settings.put(f"u{n:05}", Settings(creates_per_second=7, queued_max=9))
+            gatekeeper.set_rate(f"u{n:05}", 7)
+            gatekeeper.set_queue(f"u{n:05}", 9)
+            gatekeeper.set_spread(f"u{n:05}", 5)
+        await host.store.flush()
+        acme.cluster.crash("c0")
+        acme.cluster.open("c0")
+        host = acme.cluster.hosts["c0"]
+        account, gatekeeper = host.local(ACME), host.local(EntityRef("Gatekeeper", "acme"))
+        assert isinstance(account, Account)
+        assert isinstance(gatekeeper, Gatekeeper)
+        last = account._settings.get(f"u{count - 1:05}")
+        assert (last.creates_per_second, last.queued_max) == (7, 9)
+        assert len(account._settings.all) == len(gatekeeper._fixed) == count
 
 
 @pytest.mark.parametrize(

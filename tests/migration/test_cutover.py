@@ -182,7 +182,7 @@ def test_a_plan_tells_what_would_happen() -> None:
         ({"old": status("moving")}, "not known here"),
         ({"known": at(State.ROUTED)}, "under way and routed"),
         ({"silent": ["d1"]}, "Shard d1 does not answer"),
-        ({"workflows": 501}, "501 workflows; V2 takes 500"),
+        ({"workflows": 2_001}, "2001 workflows; V2 takes 2000"),
         ({"scripts": 501}, "501 scripts; V2 takes 500"),
         ({"queued": {"orders": 2_000_001}}, "'orders' has 2000001 queued; V2 takes 2000000"),
     ],
