@@ -31,7 +31,13 @@ from ray.exceptions import ActorDiedError, RayError
 
 from ..runtime import limits
 from ..runtime.entropy import SystemEntropy
-from ..runtime.errors import AuthorError, CallerError, ClusterStartFailed, from_wire
+from ..runtime.errors import (
+    AuthorError,
+    CallerError,
+    ClusterStartFailed,
+    StoreDamaged,
+    from_wire,
+)
 from ..runtime.ids import Placement
 from . import topology
 from .keeper import Process, is_alive
@@ -202,7 +208,7 @@ class Cluster:
         return await asyncio.wait_for(asyncio.wrap_future(reference.future()), timeout_s)
 
     async def wait_ready(self, timeout_ms: int = limits.SHARD_START_MAX_MS) -> None:
-        """Wait until all shards are open.
+        """Wait until all shards are open, but those whose stores are damaged: they stay closed.
 
         Raises:
             CallerError, AuthorError: as the shard that can't open told it.
@@ -237,7 +243,11 @@ class Cluster:
                 if health["state"] == "open":
                     return
                 if health["final"]:
-                    raise from_wire(health["error"])
+                    refused = from_wire(health["error"])
+                    if isinstance(refused, StoreDamaged):
+                        log.error("shard %s stays closed: %s", shard, refused)
+                        return
+                    raise refused
                 seen = f"it is {health['state']}"
                 if health["error"]:
                     seen += f": {health['error'][1]}"

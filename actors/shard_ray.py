@@ -32,7 +32,7 @@ from ray.util import get_node_ip_address
 
 from ..runtime import limits
 from ..runtime.entropy import SystemEntropy
-from ..runtime.errors import InvalidArgument, WireError, to_wire
+from ..runtime.errors import AuthorError, CallerError, InvalidArgument, WireError, to_wire
 from ..runtime.link_socket import LinkServer, Session
 from ..runtime.log_bounds import LogBounds
 from ..runtime.opening import keep_opening, refusing_server
@@ -144,7 +144,8 @@ class ShardActor:
         """Until the next attempt callers hear at once why the shard can't be opened."""
         await self._refuse_no_more()
         spec = self.spec
-        sessions = refusing_server(spec.shard, str(error), self._loop)
+        final = isinstance(error, (CallerError, AuthorError))
+        sessions = refusing_server(spec.shard, str(error), self._loop, final=final)
         self._refusing = LinkServer(
             spec.shard, NO_OWNER, spec.token, SystemEntropy(), sessions.session
         )

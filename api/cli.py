@@ -35,6 +35,9 @@ class Entry(NamedTuple):
 COMMANDS = {
     "dev": Entry(".cli_dev", "Serve the workflows of a file on this machine."),
     "doctor": Entry(".cli_doctor", "Find what is wrong with a data directory or a server."),
+    "formats": Entry(
+        ".cli_formats", "Show the formats that this version knows, and those of a directory."
+    ),
     "up": Entry(".cli_up", "Serve workflows and accounts in production."),
     "deploy": Entry(".cli_deploy", "Deploy the workflows of a file or a folder."),
     "create": Entry(

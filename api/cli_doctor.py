@@ -3,7 +3,9 @@
 A directory that is named with `--data` and that nobody has open is looked at under its lock, and
 with `--fix` mended where that is safe. If it is in use, only the server that its own dev file names
 is asked: any other is another's. Without `--data`, or with `--url`, the server that the settings
-name is asked, with an operator's token. Exit codes: 0 nothing is wrong (any more), 1 something is.
+name is asked, with an operator's token. `--accept-loss SHARD` lets the store of a stopped directory
+go on without what it lacks, and keeps a record of it there. Exit codes: 0 nothing is wrong (any
+more), 1 something is.
 """
 
 from __future__ import annotations
@@ -15,8 +17,17 @@ from typing import Annotated
 
 import typer
 
+from ..runtime.chain_sqlite import accept_loss
 from ..runtime.clock import SystemClock
-from ..runtime.datadir import SETTINGS_FILE, DataDir, read_settings
+from ..runtime.datadir import (
+    DIR_FORMAT,
+    SETTINGS_FILE,
+    DataDir,
+    check_store,
+    read_format,
+    read_settings,
+)
+from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import DataDirFormat, DataDirInUse, InvalidArgument
 from .cli_config import read_dev_file
 from .cli_exits import FAILED
@@ -38,8 +49,21 @@ app = new_app()
 def doctor(
     flags: Flags,
     fix: Annotated[bool, typer.Option("--fix", help="Mend what can be mended safely.")] = False,
+    accept: Annotated[
+        str | None,
+        typer.Option(
+            "--accept-loss",
+            metavar="SHARD",
+            help="Let the store of a shard go on without what it lacks, for good.",
+        ),
+    ] = None,
 ) -> None:
     """Find what is wrong with a data directory or a server."""
+    if accept is not None:
+        if flags.data is None or flags.url is not None:
+            raise InvalidArgument("--accept-loss is for a stopped directory; name it with --data.")
+        what = accept_lost(flags.data, accept)
+        print(f"accepted for shard {accept}: {what}.", file=sys.stderr)
     if flags.data is not None and flags.url is None:
         try:
             found = look_at(flags.data, fix)
@@ -65,6 +89,9 @@ def look_at(folder: Path, fix: bool) -> list[Told]:
     if not (folder / SETTINGS_FILE).exists():
         raise DataDirFormat(f"{folder} is no data directory: it has no {SETTINGS_FILE}.")
     try:
+        if 0 < read_format(folder) < DIR_FORMAT:
+            note = Finding("format.older", str(folder), f"format {read_format(folder)}")
+            return told([note], False)
         read_settings(folder)
     except DataDirFormat as error:
         return told([Finding("settings.damaged", str(folder / SETTINGS_FILE), str(error))], False)
@@ -81,6 +108,26 @@ def look_at(folder: Path, fix: bool) -> list[Told]:
             mended += told(able, fixed=True)
             found = survey.findings()
         return [*mended, *told(found, fixed=False)]
+    finally:
+        directory.close()
+
+
+def accept_lost(folder: Path, shard: str) -> str:
+    """Let a shard's store go on without what it lacks; returns what that is.
+
+    Raises:
+        InvalidArgument: there is no such shard, it lacks nothing, or it could not go on.
+        DataDirFormat, DataDirInUse: see `DataDir.open`.
+    """
+    directory = DataDir.open(folder)
+    try:
+        if shard not in directory.placement.names():
+            raise InvalidArgument(
+                f"there is no shard {shard!r}; there are {', '.join(directory.placement.names())}."
+            )
+        check_store(directory.path, shard)
+        lineage = bytes.fromhex(SystemEntropy().new_id())
+        return accept_loss(directory.store_path(shard), lineage, SystemClock().now_ms())
     finally:
         directory.close()
 

@@ -36,6 +36,15 @@ KINDS = {
     "settings.damaged": Kind("toque.json can't be read: the directory can't be opened"),
     "store.missing": Kind("a store that was made is gone, and its instances with it"),
     "store.damaged": Kind("SQLite finds the file damaged: restore the whole directory"),
+    "store.stale": Kind(
+        "the store lacks what was acknowledged: put the newest files back, or accept the loss with "
+        "--accept-loss SHARD"
+    ),
+    "store.loss": Kind("an operator has accepted that this store lacks something", is_note=True),
+    "format.older": Kind(
+        "an older format: the next start of this version upgrades it; nothing more was looked at",
+        is_note=True,
+    ),
     "store.foreign": Kind("the file is no store of this shard, or of another format"),
     "epoch.behind": Kind(
         "Engines have heard of a later owner of this shard than the store knows: it was put back "

@@ -19,7 +19,8 @@ from ..engines.bundle_store import BUNDLES_FOLDER, remove_files
 from ..engines.ports import ENGINE_KIND, SOUSCHEF_KIND, souschef_key
 from ..gatekeeper.messages import CLEARING_KIND, GATEKEEPER_KIND
 from ..runtime import limits
-from ..runtime.datadir import BLOBS_FOLDER, store_path
+from ..runtime.chain_sqlite import look
+from ..runtime.datadir import BLOBS_FOLDER, SHARDS_FOLDER, store_path
 from ..runtime.ids import EntityRef, Placement, split_engine_key
 from ..runtime.schema_sqlite import APPLICATION_ID, STORE_FORMAT, connect_reader, connect_writer
 from .doctor import Change, Finding
@@ -68,6 +69,7 @@ class Survey:
                     found += self._unborn(shard)
                     found += self._tokens(shard)
                 for shard in self._placement.names():
+                    found += self._losses(shard)
                     found += self._alarms(shard)
                     found += self._outbox(shard)
                 found += self._epochs()
@@ -102,11 +104,19 @@ class Survey:
             yield Finding("store.foreign", str(path), "it is no toque store")
             return
         number, name = store.execute("SELECT format, name FROM shard").fetchone()
+        if 0 < number < STORE_FORMAT and name == shard:
+            yield Finding("format.older", str(path), f"format {number}")
+            return
         if (number, name) != (STORE_FORMAT, shard):
             yield Finding("store.foreign", str(path), f"format {number}, shard {name!r}")
+            return
         told = [row[0] for row in store.execute("PRAGMA integrity_check(5)")]
         if told != ["ok"]:
             yield Finding("store.damaged", str(path), "; ".join(map(str, told))[:500])
+            return
+        fault = look(path)
+        if fault is not None:
+            yield Finding("store.stale", str(path), fault.why)
 
     def _rows(self, shard: str, sql: str, params: tuple[Any, ...] = ()) -> list[Any]:
         return self._stores[shard].execute(sql, params).fetchall()
@@ -302,6 +312,10 @@ class Survey:
             if not self._rows(shard, valid, (self._now_ms,)):
                 yield Finding("token.none", shard, "", (Change(str(mark)),))
 
+    def _losses(self, shard: str) -> Iterator[Finding]:
+        for at_ms, what in self._rows(shard, "SELECT at_ms, what FROM shard_losses"):
+            yield Finding("store.loss", shard, f"{iso(at_ms)}: {what}")
+
     def _alarms(self, shard: str) -> Iterator[Finding]:
         """Alarms that wait for a start, and those whose handlers fail."""
         late_ms = self._now_ms - _OVERDUE_MS
@@ -414,7 +428,11 @@ class Survey:
 
     def _files(self) -> Iterator[Finding]:
         """What interrupted writes have left. Unpacked code may hold anything: it is not ours."""
-        for folder in (self._folder, self._folder / BUNDLES_FOLDER):
+        for folder in (
+            self._folder,
+            self._folder / BUNDLES_FOLDER,
+            self._folder / SHARDS_FOLDER,
+        ):
             yield from self._passing(folder.glob("*.tmp"))
         yield from self._passing((self._folder / BLOBS_FOLDER).rglob("*.tmp"))
 

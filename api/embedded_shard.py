@@ -1,7 +1,8 @@
 """A shard of the embedded runtime: opened again, with backoff, when its store has broken.
 
 While it is closed its callers hear at once that it is, and why. What a broken store had not
-committed is gone; instances go on from their journals, as after the end of a process.
+committed is gone; instances go on from their journals, as after the end of a process. A shard whose
+store is damaged stays closed, and the others go on.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from ..runtime.errors import StoreDamaged
 from ..runtime.link_local import LocalLinks
 from ..runtime.opening import keep_opening, refusing_server
 from .shards import OpenShard
@@ -42,8 +44,11 @@ class EmbeddedShard:
         self._closed = False
 
     async def open(self) -> None:
-        """Open it for the first time; what is wrong is raised."""
-        self._serve(await self._open_once(self._broke))
+        """Open it for the first time; what is wrong is raised, but for a damaged store."""
+        try:
+            self._serve(await self._open_once(self._broke))
+        except StoreDamaged as error:
+            self._failed(error, True)
 
     def _serve(self, opened: OpenShard) -> None:
         self._opened = opened
@@ -52,13 +57,14 @@ class EmbeddedShard:
     def _broke(self, error: BaseException) -> None:
         if not self._closed:
             _log.error("shard %s can't go on and is opened again: %s", self.shard, error)
-            self._refuse(str(error))
+            self._refuse(str(error), final=False)
             self._reopening = self._loop.create_task(
                 self._reopen(), name=f"open {self.shard} again"
             )
 
-    def _refuse(self, why: str) -> None:
-        self._links.register(self.shard, refusing_server(self.shard, why, self._loop))
+    def _refuse(self, why: str, final: bool) -> None:
+        server = refusing_server(self.shard, why, self._loop, final=final)
+        self._links.register(self.shard, server)
 
     async def _reopen(self) -> None:
         opened, self._opened = self._opened, None
@@ -80,7 +86,7 @@ class EmbeddedShard:
         _log.error(
             "shard %s did not open%s: %s", self.shard, " and never will" if final else "", error
         )
-        self._refuse(str(error))
+        self._refuse(str(error), final)
 
     def stop(self) -> None:
         """Deliver nothing more."""

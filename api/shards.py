@@ -26,6 +26,8 @@ from ..gatekeeper.slots import GatekeeperFaults
 from ..gatekeeper.spread import SpreadRules
 from ..gatekeeper.workflow_registry import AccountEnv
 from ..migration.account_old import AccountOld
+from ..migration.background import Background
+from ..migration.formats import STORE_UPGRADES
 from ..migration.migration import Migration, MigrationEnv
 from ..migration.old_kitchen import AccountOldEnv
 from ..runtime import limits
@@ -43,6 +45,7 @@ from ..runtime.process import ProcessMeter
 from ..runtime.rpc import LinkFactory, Router, Session, ShardServer
 from ..runtime.shard_info import ShardInfo
 from ..runtime.store_sqlite import SqliteStore
+from ..runtime.upgrades import StoreUpgrade
 from ..souschef.clearing import Clearing, ClearingEnv
 from ..souschef.env import SousChefEnv
 from ..souschef.pacing import Pacer, gap_ms
@@ -105,6 +108,7 @@ class ShardSettings:
         retention: how long instances are kept after success, and after another end, in ms, if
             their create does not say.
         codecs: what payloads go through on their way to disk.
+        upgrades: what leads stores of older formats to the newest one.
         faults: deliberate faults.
     """
 
@@ -127,6 +131,7 @@ class ShardSettings:
     process: ProcessMeter | None = None
     retention: tuple[int, int] = (limits.RETENTION_DEFAULT_MS, limits.RETENTION_DEFAULT_MS)
     codecs: Codecs = NO_CODECS
+    upgrades: Sequence[StoreUpgrade] = STORE_UPGRADES
     faults: Faults = field(default_factory=Faults)
 
 
@@ -141,9 +146,11 @@ class OpenShard:
         reporter: Reporter | None,
         code_host: CodeHost,
         blobs: BlobCollector | None,
+        upgrading: Background,
     ) -> None:
         self.store = store
         self._blobs = blobs
+        self._upgrading = upgrading
         self.host = host
         self.router = router
         self.server = ShardServer(host, host.loop)
@@ -184,6 +191,7 @@ class OpenShard:
             self._reporter.close()
         if self._blobs is not None:
             self._blobs.close()
+        self._upgrading.close()
         self.host.close()
         self.router.close()
 
@@ -232,6 +240,7 @@ def open_shard(
         commit_delay=settings.commit_delay,
         name=shard,
         synchronous=settings.synchronous,
+        upgrades=settings.upgrades,
     )
     own = LocalLinks(loop, elsewhere=links)
     router = Router(settings.placement, own, loop)
@@ -251,9 +260,11 @@ def open_shard(
     reporter = Reporter(loop, router.call, _peeker(host)) if is_data else None
     blobs = _blobs(store, path.parent.parent / BLOBS_FOLDER / shard, loop) if is_data else None
     host.set_envs(_envs(settings, host, store, reporter, code_host, blobs))
-    opened = OpenShard(store, host, router, reporter, code_host, blobs)
+    upgrading = Background(store, settings.upgrades, loop)
+    opened = OpenShard(store, host, router, reporter, code_host, blobs, upgrading)
     own.register(shard, opened.server)
     host.start()
+    upgrading.start()
     return opened
 
 

@@ -27,6 +27,7 @@ from ..engines.codec_names import Given, codecs_of
 from ..engines.workflow import refuse_at_import
 from ..gatekeeper.messages import LimitsChange
 from ..gatekeeper.planes import MADE_ON, Plane
+from ..migration.formats import DIR_UPGRADES
 from ..runtime import limits
 from ..runtime.clock import SystemClock
 from ..runtime.datadir import DataDir, check_store
@@ -258,6 +259,7 @@ async def _embedded(
             data_shards=shards[0],
             control_shards=shards[1],
             created_ms=clock.now_ms(),
+            upgrades=DIR_UPGRADES,
         )
         stack.callback(directory.close)
         process = ProcessMeter(loop)

@@ -20,6 +20,7 @@ from ..actors.topology import shard_specs
 from ..engines.bundle_store import BundleStore
 from ..engines.codec_names import Given, names_of
 from ..gatekeeper.planes import Plane
+from ..migration.formats import DIR_UPGRADES
 from ..runtime.clock import SystemClock
 from ..runtime.datadir import DataDir
 from ..runtime.entropy import SystemEntropy
@@ -89,13 +90,14 @@ async def start_ray(
         WorkflowLoadError, DataDirInUse, DataDirFormat, ClusterStartFailed
     """
     app = App.from_objects(()) if app_path is None else App.from_file(app_path)
-    loop = asyncio.get_running_loop()
+    loop, clock = asyncio.get_running_loop(), SystemClock()
     async with contextlib.AsyncExitStack() as stack:
         directory = DataDir.open(
             Path(path),
             data_shards=data_shards,
             control_shards=control_shards,
-            created_ms=SystemClock().now_ms(),
+            created_ms=clock.now_ms(),
+            upgrades=DIR_UPGRADES,
         )
         stack.callback(directory.close)
         await asyncio.to_thread(keep_app, app, directory)

@@ -1,9 +1,9 @@
-"""The V1 control plane, and the move of an account from it to V2.
+"""The V1 control plane, the move of an account from it to V2, and upgrades of formats on disk.
 
 Read `messages` (what the parts say to each other), `cutover` (the move as a state machine),
-`migration` (the entity that makes it), then `account_old`. Nothing needs to be changed on disk
-yet: format 1 of directory and store is the first, and `runtime` refuses newer ones itself;
-upgrades of older formats belong here.
+`migration` (the entity that makes it), then `account_old`. `formats` lists every upgrade of
+directories and stores, which `runtime` applies when it opens them; `background` runs the parts of
+them that come after deploy.
 
 Never: two planes that give slots or take creates for one account; a directory of a newer format.
 """

@@ -2,9 +2,10 @@
 
     DIR/toque.json            format, shard counts, and whether the stores have been made
     DIR/lock                  locked (flock) by the process that has the directory open
-    DIR/shards/NAME.sqlite    one store per shard
+    DIR/shards/NAME.sqlite    one store per shard, with its mark beside it (NAME.sqlite-mark)
 
-Opening makes a directory that is missing or empty. Everything else that is no data directory, has
+Opening makes a directory that is missing or empty, and upgrades one of an older format: step by
+step, each of them one atomic write of `toque.json`. Everything else that is no data directory, has
 a newer format (`DataDirFormat`) or belongs to another opener (`DataDirInUse`) is refused and left
 as it is. The lock goes with the process, so nothing needs to be cleaned up after a crash.
 """
@@ -14,7 +15,9 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,8 +25,9 @@ from . import limits
 from .errors import DataDirFormat, DataDirInUse, InvalidArgument
 from .files import sync_folder, write_atomically
 from .ids import Placement
+from .upgrades import DirUpgrade, way_from
 
-DIR_FORMAT = 1
+DIR_FORMAT = 2
 """The format of the directory that this version makes. Stores have a format of their own."""
 
 SETTINGS_FILE = "toque.json"
@@ -76,6 +80,7 @@ class DataDir:
         data_shards: int | None = None,
         control_shards: int | None = None,
         created_ms: int | None = None,
+        upgrades: Sequence[DirUpgrade] = (),
     ) -> DataDir:
         """Open a data directory, or make it.
 
@@ -84,9 +89,11 @@ class DataDir:
             data_shards, control_shards: how many shards a new directory gets (1 if not given).
                 An existing one keeps what it has; asking for another number is refused.
             created_ms: noted in a new directory.
+            upgrades: what leads directories of older formats to the newest one.
 
         Raises:
-            DataDirFormat: it is no data directory, a newer one, or can't be used.
+            DataDirFormat: it is no data directory, a newer one, an older one that `upgrades`
+                don't lead on, or it can't be used.
             DataDirInUse: somebody has it open.
             InvalidArgument: shard counts that are out of range or not the directory's.
         """
@@ -105,6 +112,7 @@ class DataDir:
                 f"{path} can't be used as a data directory: {error.strerror}."
             ) from error
         try:
+            _upgrade(path, upgrades)
             return cls._open_locked(path, lock, data_shards, control_shards, created_ms)
         except BaseException as error:
             os.close(lock)
@@ -210,20 +218,48 @@ def read_settings(path: Path) -> Settings | None:
         raw = file.read_bytes()
     except FileNotFoundError:
         return None
+    number = read_format(path)
+    if number != DIR_FORMAT:
+        older = 0 < number < DIR_FORMAT
+        what = "It must be upgraded first." if older else "Use the version that wrote it, or newer."
+        raise DataDirFormat(
+            f"{path} has directory format {number}; this version writes format {DIR_FORMAT}. "
+            f"{what}",
+            {"found": number, "known": DIR_FORMAT},
+        )
     try:
-        number = msgspec.json.decode(raw, type=_Format).format
-        if number == DIR_FORMAT:
-            settings = msgspec.json.decode(raw, type=Settings)
-            if min(settings.data_shards, settings.control_shards) >= 1:
-                return settings
+        settings = msgspec.json.decode(raw, type=Settings)
+        if min(settings.data_shards, settings.control_shards) < 1:
             raise msgspec.ValidationError("a shard count is below 1")
     except msgspec.DecodeError as error:
         raise DataDirFormat(f"{file} is damaged: {error}.") from None
-    raise DataDirFormat(
-        f"{path} has directory format {number}; this version knows format {DIR_FORMAT}. "
-        "Use the version that wrote it, or a newer one.",
-        {"found": number, "known": DIR_FORMAT},
-    )
+    return settings
+
+
+def read_format(path: Path) -> int:
+    """The format of a data directory that has settings.
+
+    Raises:
+        DataDirFormat: they are damaged.
+        OSError: they can't be read.
+    """
+    file = path / SETTINGS_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Format).format
+    except msgspec.DecodeError as error:
+        raise DataDirFormat(f"{file} is damaged: {error}.") from None
+
+
+def _upgrade(path: Path, upgrades: Sequence[DirUpgrade]) -> None:
+    """Lead a directory of an older format on, if there is a way. Under its lock."""
+    file = path / SETTINGS_FILE
+    if not file.exists():
+        return
+    way = way_from(upgrades, read_format(path), DIR_FORMAT)
+    for upgrade in way or ():
+        content: dict[str, Any] = msgspec.json.decode(file.read_bytes())
+        content = {**upgrade.change(content), "format": upgrade.to}
+        write_atomically(file, msgspec.json.encode(content) + b"\n")
 
 
 def _make_folder(path: Path) -> None:

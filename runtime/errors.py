@@ -305,6 +305,20 @@ class DataDirFormat(CallerError):
     number = 10107
 
 
+class StoreDamaged(CallerError):
+    """The store of a shard is damaged. It is left as it is; other shards go on."""
+
+    code = "store.damaged"
+    number = 10111
+
+
+class StoreStale(StoreDamaged):
+    """The store of a shard lacks what was acknowledged: an older copy, or a damaged log."""
+
+    code = "store.stale"
+    number = 10112
+
+
 class UnsafeRuntimeDir(CallerError):
     """The directory for sockets belongs to someone else, or others may write to it."""
 

@@ -80,15 +80,17 @@ class _Refusing:
         answer(call.id, False, self._body)
 
 
-def refusing_server(shard: str, why: str, loop: asyncio.AbstractEventLoop) -> ShardServer:
+def refusing_server(
+    shard: str, why: str, loop: asyncio.AbstractEventLoop, *, final: bool = False
+) -> ShardServer:
     """A server for a shard that can't be opened just now.
 
     Args:
         shard: its name.
         why: what its callers are told.
         loop: the event loop.
+        final: it is not tried again.
     """
-    error = ShardUnavailable(
-        f"shard {shard} is being opened again: {why}", {"shard": shard, "broken": why}
-    )
+    state = "stays closed" if final else "is being opened again"
+    error = ShardUnavailable(f"shard {shard} {state}: {why}", {"shard": shard, "broken": why})
     return ShardServer(_Refusing(error), loop)

@@ -1,8 +1,4 @@
-"""A shard's SQLite file: how it is opened, what it holds, and the SQL for each declared table.
-
-Opening is one transaction: it checks that the file is ours, of a format we know and of this
-shard, makes or checks the declared tables, and raises the epoch. Anything else is refused with
-`DataDirFormat`, unchanged.
+"""What a shard's SQLite file holds, how it is connected to, and the SQL for each declared table.
 
 Tables have a rowid: with secondary indexes or blobs they write two to six times faster than
 `WITHOUT ROWID` tables, whose long keys stand in each index entry and whose rows fill the tree.
@@ -17,23 +13,28 @@ from pathlib import Path
 
 from . import limits
 from .errors import DataDirFormat
-from .files import sync_folder
 from .tables import Index, Table
 
-STORE_FORMAT = 1
+STORE_FORMAT = 2
 """The format that this version writes. Upgrades of older ones live above the runtime."""
+
+CHAIN_FORMAT = 2
+"""From this format on a store has a chain, and a mark beside it."""
 
 APPLICATION_ID = 0x746F7175  # "toqu" in the file's header
 
-_SQLITE_MIN = (3, 37, 0)  # STRICT tables
 _TYPES = ("TEXT", "INTEGER", "BLOB", "REAL")
-_META = (
+META = (
     "CREATE TABLE shard ("
     "id INTEGER PRIMARY KEY CHECK (id = 1), format INTEGER NOT NULL, name TEXT NOT NULL, "
-    "epoch INTEGER NOT NULL, commit_seq INTEGER NOT NULL, chain BLOB, high_water INTEGER) STRICT",
+    "epoch INTEGER NOT NULL, commit_seq INTEGER NOT NULL, chain BLOB) STRICT",
     "CREATE TABLE shard_tables (name TEXT PRIMARY KEY, declaration TEXT NOT NULL) STRICT",
+    "CREATE TABLE shard_openings (epoch INTEGER PRIMARY KEY, chain BLOB NOT NULL, "
+    "after INTEGER NOT NULL) STRICT",
+    "CREATE TABLE shard_losses (epoch INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, "
+    "what TEXT NOT NULL) STRICT",
 )
-_META_NAMES = ("shard", "shard_tables")
+_META_NAMES = ("shard", "shard_tables", "shard_openings", "shard_losses")
 _VARIABLES_MAX = 32_766  # SQLite's bound on parameters of one statement
 
 Synchronous = str
@@ -99,76 +100,7 @@ def check_tables(tables: list[Table]) -> None:
                 raise ValueError(f"table {table.name}: index {index.name} is ill-formed")
 
 
-def prepare(
-    connection: sqlite3.Connection, path: Path, name: str, tables: list[Table]
-) -> tuple[int, int]:
-    """Take the shard over: check or make its tables and raise its epoch, in one transaction.
-
-    Returns:
-        The new epoch and the number of the last commit.
-    """
-    if sqlite3.sqlite_version_info < _SQLITE_MIN:
-        raise DataDirFormat(
-            f"SQLite {sqlite3.sqlite_version} is too old; "
-            f"{'.'.join(map(str, _SQLITE_MIN))} is the oldest that can keep a store."
-        )
-    _check_ours(connection, path, name)  # before anything in the file is changed
-    connection.execute("PRAGMA journal_mode=WAL").close()
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        fresh = _check_ours(connection, path, name)
-        if fresh:
-            _create(connection, name)
-        for table in tables:
-            _declare(connection, path, table)
-        connection.execute("UPDATE shard SET epoch = epoch + 1")
-        row = connection.execute("SELECT epoch, commit_seq FROM shard").fetchall()[0]
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    if fresh:
-        sync_folder(path.parent)
-    return row[0], row[1]
-
-
-def _check_ours(connection: sqlite3.Connection, path: Path, name: str) -> bool:
-    """Whether the file is fresh; refuses it if it is neither fresh nor this shard's."""
-    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
-    mark = connection.execute("PRAGMA application_id").fetchall()[0][0]
-    if not names and mark == 0:
-        return True
-    if mark != APPLICATION_ID or "shard" not in names:
-        raise DataDirFormat(f"{path} is a database, but no toque store.")
-    found = connection.execute("SELECT format, name FROM shard").fetchall()
-    if len(found) != 1:
-        raise DataDirFormat(f"{path} is damaged: it does not say which shard it holds.")
-    number, recorded = found[0]
-    if number > STORE_FORMAT:
-        raise DataDirFormat(
-            f"{path} has store format {number}; this version knows formats up to {STORE_FORMAT}. "
-            "Use the version that wrote it, or a newer one.",
-            {"found": number, "known": STORE_FORMAT},
-        )
-    if number < STORE_FORMAT:
-        raise DataDirFormat(
-            f"{path} has the older store format {number} and must be upgraded first.",
-            {"found": number, "known": STORE_FORMAT},
-        )
-    if recorded != name:
-        raise DataDirFormat(f"{path} holds shard {recorded!r}, not {name!r}.")
-    return False
-
-
-def _create(connection: sqlite3.Connection, name: str) -> None:
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    for statement in _META:
-        connection.execute(statement)
-    connection.execute("INSERT INTO shard VALUES (1, ?, ?, 0, 0, NULL, NULL)", (STORE_FORMAT, name))
-
-
-def _declare(connection: sqlite3.Connection, path: Path, table: Table) -> None:
+def declare(connection: sqlite3.Connection, path: Path, table: Table) -> None:
     """Make the table, or check that the one in the file was declared alike; set its indexes."""
     wanted = json.dumps({"columns": table.columns, "key_size": table.key_size})
     found = connection.execute(

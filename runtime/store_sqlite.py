@@ -15,17 +15,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from . import limits
-from .errors import DataDirFormat, Fenced, InvalidArgument, StoreFailed
+from .chain_sqlite import looked_at
+from .entropy import Entropy, SystemEntropy
+from .errors import DataDirFormat, Fenced, InvalidArgument, StoreDamaged, StoreFailed
 from .group_commit import EVERY_OWNER, Batch, Failures, GroupCommit, Told, merge
+from .high_water import Mark
 from .histogram import Histogram
+from .opening_sqlite import prepare
 from .reader_sqlite import DiskFailed, Reader
-from .schema_sqlite import Synchronous, TableSql, check_tables, connect_writer, prepare
+from .schema_sqlite import Synchronous, TableSql, check_tables, connect_writer
 from .tables import Key, Query, Row, Table
+from .upgrades import PENDING, StoreUpgrade
 from .writer_sqlite import Writer, WriterThread
 
 _log = logging.getLogger(__name__)
@@ -100,6 +106,8 @@ class SqliteStore:
         commit_delay: Callable[[], float] | None = None,
         name: str | None = None,
         synchronous: Synchronous = "FULL",
+        upgrades: Sequence[StoreUpgrade] = (),
+        entropy: Entropy | None = None,
     ) -> SqliteStore:
         """Open (or make) a shard's file and become its owner; older owners are fenced.
 
@@ -111,41 +119,45 @@ class SqliteStore:
             commit_delay: for the inline writer, how many seconds of the loop's time a commit takes.
             name: the shard's name, which the file must bear; the file's stem if not given.
             synchronous: FULL, NORMAL (survives the process, not power loss) or OFF.
+            upgrades: what leads stores of older formats to the newest one.
+            entropy: names lineages; the operating system's if not given.
 
         Raises:
             DataDirFormat: no toque store, one of another format or shard, or other columns.
+            StoreStale: it lacks what was acknowledged. StoreDamaged: SQLite finds it damaged.
             StoreFailed: the disk failed, or another owner held the file for too long.
         """
         path = Path(path)
-        check_tables(list(tables))
+        lineage = bytes.fromhex((entropy or SystemEntropy()).new_id())
+        check_tables([*tables, PENDING])
         if sqlite3.sqlite_version_info < _WAL_RESET_FIXED:
             _log.debug(
                 "SQLite %s may lose commits when two connections checkpoint at once; "
                 "only the writer checkpoints here.",
                 sqlite3.sqlite_version,
             )
-        connection: sqlite3.Connection | None = None
-        try:
-            connection = connect_writer(path, synchronous)
-            epoch, last = prepare(connection, path, name or path.stem, list(tables))
+        with ExitStack() as stack, _told_as_ours(path):
+            with looked_at(path):
+                connection = connect_writer(path, synchronous)
+                stack.callback(connection.close)
+                prepared = prepare(
+                    connection, path, name or path.stem, list(tables), upgrades, lineage
+                )
+            mark = Mark(path)
+            stack.callback(mark.close)
+            mark.begin(prepared.claim)
             reader = Reader(path)
-        except BaseException as error:
-            if connection is not None:
-                connection.close()
-            if not isinstance(error, sqlite3.Error):
-                raise
-            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
-                raise DataDirFormat(f"{path} is no database.") from error
-            raise StoreFailed(f"{path} can't be opened: {error}", {"reason": str(error)}) from error
+            stack.pop_all()
+        tables = [*tables, PENDING]
         sql = {table.name: TableSql(table) for table in tables}
         return cls(
             path,
             tables,
             sql,
             loop or asyncio.get_running_loop(),
-            Writer(connection, path, sql, epoch, last),
+            Writer(connection, path, sql, prepared, mark),
             reader,
-            epoch,
+            prepared.epoch,
             writer == "thread",
             commit_delay,
         )
@@ -426,6 +438,27 @@ class SqliteStore:
         self._group.fail(StoreFailed(f"{self.path.name} has crashed."))
         self._reader.close_now()
         self._writer.close()
+
+
+@contextmanager
+def _told_as_ours(path: Path) -> Iterator[None]:
+    """Tell what goes wrong while a store is opened by our own errors."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeError) as error:  # SQLite shows damaged text as it is
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_NOTADB:
+            raise DataDirFormat(f"{path} is no database.") from error
+        if code == sqlite3.SQLITE_CORRUPT or isinstance(error, UnicodeError):
+            raise StoreDamaged(
+                f"{path} is damaged ({error}). Put the whole directory back from one backup.",
+                {"shard": path.stem, "reason": str(error)},
+            ) from error
+        raise StoreFailed(f"{path} can't be opened: {error}", {"reason": str(error)}) from error
+    except OSError as error:
+        raise StoreFailed(
+            f"{path} can't be opened: {error.strerror}", {"reason": str(error)}
+        ) from error
 
 
 def _is_sound(key: Key) -> bool:

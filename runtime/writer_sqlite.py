@@ -1,6 +1,7 @@
 """Commits batches to a shard's SQLite file, in whichever thread calls it, and checkpoints.
 
-A commit checks the epoch in the same transaction (`Fenced` if a newer owner has raised it). If a
+A commit checks the epoch in the same transaction (`Fenced` if a newer owner has raised it), and is
+noted in the store's mark when it is on disk, before anybody hears of it (see `high_water`). If a
 row can't be stored, the batch is committed again part by part under savepoints, so that only the
 owners of bad rows fail. Every other error leaves the outcome unknown and goes to the caller.
 
@@ -23,8 +24,11 @@ from threading import Thread
 from typing import Any
 
 from . import fault_points, limits
+from .chain import Link
 from .errors import Fenced, StoreFailed
 from .group_commit import Batch, Failures, Write
+from .high_water import Mark
+from .opening_sqlite import Prepared
 from .schema_sqlite import TableSql
 
 _log = logging.getLogger(__name__)
@@ -50,8 +54,8 @@ class Writer:
         connection: from `connect_writer`; closed by `close`.
         path: the file.
         tables: the statements by table name.
-        epoch: this owner's epoch.
-        last_commit: the number of the last commit in the file.
+        prepared: what opening found and began.
+        mark: the store's mark; closed by `close`.
     """
 
     def __init__(
@@ -59,16 +63,18 @@ class Writer:
         connection: sqlite3.Connection,
         path: Path,
         tables: Mapping[str, TableSql],
-        epoch: int,
-        last_commit: int,
+        prepared: Prepared,
+        mark: Mark,
     ) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
         self._path = path
         self._wal_path = f"{path}-wal"
         self._tables = tables
-        self._epoch = epoch
-        self._last_commit = last_commit
+        self._epoch = prepared.epoch
+        self._link = prepared.link
+        self._before = self._link.commit
+        self._mark = mark
         self._pages = 0.0  # estimated frames in the log since the last checkpoint
         self._frames_per_page = 1.0  # how that estimate has erred so far
         self.splits = 0
@@ -87,6 +93,7 @@ class Writer:
                 self._rollback()
                 self.splits += 1
                 failures = self._commit_parts(batch)
+            self._mark.note(self._link.commit)
         except Fenced:
             self._rollback()
             raise
@@ -115,10 +122,12 @@ class Writer:
 
     def _begin(self, batch: Batch) -> None:
         fault_points.reach("commit.begin")
+        commit = self._before + batch.seq
+        self._link = Link(self._link.lineage, commit, self._link.base, self._link.base_bytes)
         self._cursor.execute("BEGIN IMMEDIATE")
         self._cursor.execute(
-            "UPDATE shard SET commit_seq = ? WHERE epoch = ?",
-            (self._last_commit + batch.seq, self._epoch),
+            "UPDATE shard SET commit_seq = ?, chain = ? WHERE epoch = ?",
+            (commit, self._link.packed(), self._epoch),
         )
         if self._cursor.rowcount != 1:
             raise Fenced(f"{self._path.name} has a newer owner than epoch {self._epoch}.")
@@ -200,13 +209,17 @@ class Writer:
                 least, most = _FRAMES_PER_PAGE
                 self._frames_per_page = min(max(frames / self._pages, least), most)
             self._pages = 0.0
+            if frames == done:  # the next commit begins the log anew, and says from where on
+                size = os.stat(self._path).st_size
+                self._link = self._link._replace(base=self._link.commit, base_bytes=size)
+                self._mark.sync()
             if idle and frames == done and self.wal_bytes() > limits.WAL_TRUNCATE_BYTES:
                 self._cursor.execute("PRAGMA busy_timeout = 0")  # readers are not waited for
                 try:
                     self._checkpoint("TRUNCATE")
                 finally:
                     self._cursor.execute(f"PRAGMA busy_timeout = {limits.STORE_BUSY_MAX_MS}")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in (
                 sqlite3.SQLITE_BUSY,
                 sqlite3.SQLITE_LOCKED,
@@ -226,6 +239,7 @@ class Writer:
         """Close the file; the last connection to close checkpoints."""
         self._cursor.close()
         self._connection.close()
+        self._mark.close()
 
 
 class WriterThread:

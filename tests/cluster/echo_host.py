@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toque.actors.topology import ShardSpec
-from toque.runtime.errors import StoreFailed, WorkflowLoadError
+from toque.runtime.errors import StoreFailed, StoreStale, WorkflowLoadError
 
 
 class Session:
@@ -63,6 +63,8 @@ async def build(spec: ShardSpec) -> EchoShard:
     """Open the shard; its settings may say that it can't be."""
     if "load_error" in spec.settings:
         raise WorkflowLoadError(spec.settings["load_error"])
+    if spec.settings.get("stale") == spec.shard:
+        raise StoreStale("an older copy")
     if "crash" in spec.settings:
         raise OSError(spec.settings["crash"])
     stop = Path(spec.data_dir, f"{spec.shard}.stop")

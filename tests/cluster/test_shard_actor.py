@@ -26,6 +26,7 @@ from toque.runtime.errors import (
     InvalidArgument,
     OutcomeUnknown,
     ShardUnavailable,
+    StoreStale,
     WorkflowLoadError,
 )
 from toque.runtime.ids import EntityRef
@@ -237,6 +238,22 @@ async def test_who_attaches_ends_what_a_former_process_left_and_is_reached_over_
     assert not list(tmp_path.glob("*.tcp")), "nobody is to look for it there"
     with pytest.raises(ValueError, match="Failed to look up actor"):
         ray.get_actor(topology.actor_name("d0"), namespace=specs[0].namespace)
+
+
+async def test_a_shard_with_a_stale_store_stays_closed_and_the_others_are_up(
+    cluster: cluster_ray.Cluster,
+    tmp_path: Path,
+    end_actors: Callable[[list[topology.ShardSpec]], None],
+) -> None:
+    (spec,) = other_specs(tmp_path, {"stale": "d0"})
+    specs = [spec, replace(spec, shard="c0")]
+    end_actors(specs)
+    attached = await cluster_ray.attach("auto", specs)
+    health = {spec.shard: await attached.ask(spec.shard, "health", WAIT_S) for spec in specs}
+    assert (health["d0"]["state"], health["d0"]["final"]) == ("failed", True)
+    assert health["d0"]["error"][0] == StoreStale.code
+    assert health["c0"]["state"] == "open"
+    await attached.stop()
 
 
 @asynccontextmanager

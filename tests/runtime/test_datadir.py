@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from toque.runtime import datadir, files
-from toque.runtime.datadir import DataDir
+from toque.runtime.datadir import DIR_FORMAT, DataDir
 from toque.runtime.errors import DataDirFormat, DataDirInUse, InvalidArgument
 
 HOLDER = """
 import sys
-from toque.runtime.datadir import DataDir
+from toque.runtime.datadir import DIR_FORMAT, DataDir
 held = DataDir.open(sys.argv[1])
 print("open", flush=True)
 sys.stdin.read()
@@ -33,7 +33,7 @@ def test_a_new_directory_is_made(tmp_path: Path) -> None:
     made = DataDir.open(path, data_shards=3, control_shards=2, created_ms=5)
     assert made.created
     assert json.loads((path / "toque.json").read_text()) == {
-        "format": 1,
+        "format": DIR_FORMAT,
         "data_shards": 3,
         "control_shards": 2,
         "created_ms": 5,
@@ -112,11 +112,15 @@ def test_what_is_no_data_directory_is_left_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        ({"format": 2, "shards": "of another kind"}, "format 2"),
+        (
+            {"format": DIR_FORMAT + 1, "shards": "of another kind"},
+            f"format {DIR_FORMAT + 1}.*wrote",
+        ),
+        ({"format": 1, "data_shards": 1, "control_shards": 1}, "format 1.*upgraded"),
         ({"format": 0}, "format 0"),
         ({"format": "1"}, "damaged"),
-        ({"format": 1, "data_shards": 1}, "damaged"),
-        ({"format": 1, "data_shards": 0, "control_shards": 1}, "damaged"),
+        ({"format": DIR_FORMAT, "data_shards": 1}, "damaged"),
+        ({"format": DIR_FORMAT, "data_shards": 0, "control_shards": 1}, "damaged"),
         ({}, "damaged"),
         ([], "damaged"),
     ],

@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from toque.runtime import limits, writer_sqlite
+from toque.runtime.chain import Claim, link_from
 from toque.runtime.errors import DataDirFormat, Fenced, InvalidArgument, StoreFailed
+from toque.runtime.high_water import read_mark
 from toque.runtime.reader_sqlite import Reader
 from toque.runtime.schema_sqlite import STORE_FORMAT, TableSql, create_index, create_table
 from toque.runtime.simloop import VirtualTimeLoop
@@ -232,8 +234,8 @@ async def test_a_damaged_page_breaks_the_store(tmp_path: Path) -> None:
             store.put("o", ROWS, row(n, bytes(2_000)))
     size = path.stat().st_size
     with path.open("r+b") as file:
-        file.seek(4096 * 4)
-        file.write(b"\xff" * (size - 4096 * 4))
+        file.seek(4096 * 9)  # behind what opening reads
+        file.write(b"\xff" * (size - 4096 * 9))
     async with opened(path) as store:
         told = told_of(store, store.put("o", ROWS, row(900)))
         with pytest.raises(StoreFailed, match="malformed"):
@@ -275,14 +277,20 @@ async def test_a_callback_that_raises_stops_nobody(tmp_path: Path) -> None:
 
 async def test_commits_are_counted_over_openings(tmp_path: Path) -> None:
     path = tmp_path / "d0.sqlite"
+    lineages = set()
     for opening in (1, 2):
         async with opened(path) as store:
             for n in range(3):
                 store.put("o", ROWS, row(n))
                 await store.flush()
-        assert sql(path, "SELECT epoch, commit_seq, chain, high_water FROM shard") == [
-            (opening, 3 * opening, None, None)
-        ]
+        ((epoch, commit, kept),) = sql(path, "SELECT epoch, commit_seq, chain FROM shard")
+        link = link_from(kept)
+        assert link is not None
+        assert (epoch, commit, link.commit) == (opening, 3 * opening, 3 * opening)
+        assert read_mark(path) == Claim(epoch, commit, link.lineage)
+        lineages.add(link.lineage)
+    assert len(lineages) == 2
+    assert sql(path, "SELECT epoch, after FROM shard_openings") == [(1, 0), (2, 3)]
 
 
 @pytest.mark.parametrize(
