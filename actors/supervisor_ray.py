@@ -26,6 +26,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 
 from ..runtime import limits
+from ..runtime.handler_notes import handler_notes_path, read_handling
 from ..runtime.notes import notes_path, read_notes
 from . import keeper
 from .claims import Claim, read_claim
@@ -217,10 +218,13 @@ class Supervisor:
         await self._kill(shard)
 
     def _who_blocks(self, shard: str) -> str:
-        """The instance whose code is on the shard's loop, as the shard has noted it."""
+        """The instance or entity whose code is on the shard's loop, as the shard has noted it."""
         spec = self._cluster.specs[shard]
         blamed = [one.key for one in read_notes(notes_path(spec.data_dir, shard)) if one.on_loop]
-        return f"; the code of instance {blamed[0]} is on it" if blamed else ""
+        if blamed:
+            return f"; the code of instance {blamed[0]} is on it"
+        handling = read_handling(handler_notes_path(spec.data_dir, shard))
+        return f"; the code of entity {handling.ref} is on it" if handling is not None else ""
 
     async def _gone(self, shard: str, error: Exception) -> None:
         """Ray has given the actor up (someone ended it on purpose): make it anew."""

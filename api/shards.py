@@ -37,6 +37,7 @@ from ..runtime.datadir import BLOBS_FOLDER
 from ..runtime.entity import DurableObject
 from ..runtime.entropy import Entropy
 from ..runtime.errors import InvalidArgument
+from ..runtime.handler_notes import HandlerNotes, handler_notes_path
 from ..runtime.host import Host, HostFaults, tables_of
 from ..runtime.ids import EntityRef, Placement
 from ..runtime.link_local import LocalLinks
@@ -205,6 +206,8 @@ class OpenShard:
         self.stop()
         await self._code_host.aclose()
         await self.store.close()
+        if self.host.notes is not None:
+            self.host.notes.close()
 
 
 def open_shard(
@@ -242,6 +245,10 @@ def open_shard(
         synchronous=settings.synchronous,
         upgrades=settings.upgrades,
     )
+    notes = None
+    if is_data and settings.objects and settings.writer == "thread":  # users' code, in earnest
+        kinds = [cls.KIND for cls in settings.objects]
+        notes = HandlerNotes(handler_notes_path(path.parent.parent, shard), kinds)
     own = LocalLinks(loop, elsewhere=links)
     router = Router(settings.placement, own, loop)
     host = Host(
@@ -256,6 +263,7 @@ def open_shard(
         on_broken=on_broken,
         faults=settings.faults.host,
         memory_bytes=settings.memory_bytes,
+        notes=notes,
     )
     reporter = Reporter(loop, router.call, _peeker(host)) if is_data else None
     blobs = _blobs(store, path.parent.parent / BLOBS_FOLDER / shard, loop) if is_data else None

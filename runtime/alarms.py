@@ -105,8 +105,17 @@ class AlarmDriver:
         self.fired = 0
         self.late_ms_max = 0
 
-    def start(self) -> None:
-        """Load the first window."""
+    def start(self, blamed: EntityRef | None = None) -> None:
+        """Load the first window.
+
+        Args:
+            blamed: whose handler ran when the process ended: its alarm has failed once more.
+        """
+        row = None if blamed is None else self._store.get(ALARMS, blamed)
+        if blamed is not None and row is not None:
+            retries = row[3] + 1
+            due_ms = max(row[2], self._clock.now_ms() + backoff_ms(retries, self._entropy))
+            self._store.put(blamed, ALARMS, (*blamed, due_ms, retries))
         self._refill()
         self._arm()
 

@@ -33,6 +33,7 @@ from .errors import (
     ToqueError,
     to_wire,
 )
+from .handler_notes import ALARM, CALL, MESSAGE, HandlerNotes, Noted
 from .ids import EntityRef
 from .messages import Call
 from .outbox import INBOX, OUTBOX, TOLD, Outbox, Told
@@ -75,6 +76,7 @@ class Host:
         on_broken: called once when the store takes no more commits.
         faults: deliberate faults for checkers.
         memory_bytes: how much memory the process has; None: don't look.
+        notes: notes whose handlers run, and knows whose ran when the process ended; None: nobody's.
     """
 
     def __init__(
@@ -90,8 +92,11 @@ class Host:
         on_broken: Callable[[BaseException], None] | None = None,
         faults: HostFaults | None = None,
         memory_bytes: Callable[[], int] | None = None,
+        notes: HandlerNotes | None = None,
     ) -> None:
         self.shard = shard
+        self.notes = notes
+        self._opened_s = loop.time()
         self.store = store
         self.clock = clock
         self.entropy = entropy
@@ -124,7 +129,10 @@ class Host:
 
     def start(self) -> None:
         """Load alarms, send what waits in the outbox, and wake what had work in memory."""
-        self.alarms.start()
+        blamed = None if self.notes is None else self.notes.blamed
+        if blamed is not None:
+            _log.error("the process ended while %s of %s was handled", *blamed)
+        self.alarms.start(blamed.ref if blamed is not None and blamed.trigger == ALARM else None)
         self.outbox.start()
         for kind, cls in self._classes.items():
             for key in cls.resume_keys(self.store):
@@ -287,7 +295,10 @@ class Host:
                 return
             handler = find(self._handlers[call.kind], call.kind, call.method)
             args = decode_arguments(handler, call.kind, call.method, call.args)
-            result = handler.function(activation.entity, *args)
+            if self.notes is None:
+                result = handler.function(activation.entity, *args)
+            else:
+                result = self._run(CALL, activation.ref, handler.function, activation.entity, *args)
             if result.__class__ is asyncio.Future or inspect.isawaitable(result):
                 self._answer_later(activation, call, answer, result)
                 return
@@ -322,7 +333,7 @@ class Host:
         self, activation: Activation, call: Call, answer: Answer, result: Any
     ) -> None:
         """The handler awaits something: answer when its future or coroutine is done."""
-        if inspect.iscoroutine(result):
+        if inspect.iscoroutine(result) or isinstance(result, Noted):
             token = current_chain.set(call.chain)
             result = self._spawn(FirstAlone(result, activation.gate.hold(), self.loop))
             current_chain.reset(token)
@@ -354,6 +365,19 @@ class Host:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def _run(self, trigger: str, ref: EntityRef, handler: Callable[..., Any], *args: Any) -> Any:
+        """Call a handler and have it noted."""
+        notes = self.notes
+        if notes is None:
+            return handler(*args)
+        if trigger == MESSAGE and notes.is_blamed(trigger, ref):
+            left_s = self._opened_s + limits.BLAMED_PAUSE_MS / 1000 - self.loop.time()
+            if left_s > 0:
+                raise Overloaded(
+                    f"the process ended when a message to {ref} was handled; this one waits."
+                )
+        return notes.run(trigger, ref, handler, *args)
+
     # --- outbox -----------------------------------------------------------------------------
 
     def _send_told(self, dest: EntityRef, method: str, args: bytes) -> asyncio.Future[Any]:
@@ -373,7 +397,7 @@ class Host:
             return
         handler = find(self._handlers[call.kind], call.kind, told.method)
         args = decode_arguments(handler, call.kind, told.method, told.args)
-        result = handler.function(activation.entity, *args)
+        result = self._run(MESSAGE, activation.ref, handler.function, activation.entity, *args)
         if not inspect.isawaitable(result):
             activation.put(INBOX, (*address, told.seq))
             self._answer(activation, call, answer, _NOTHING)
@@ -399,7 +423,8 @@ class Host:
     def _run_alarm(self, activation: Activation, firing: Firing) -> None:
         activation.begin()
         try:
-            result = activation.entity.alarm(AlarmInfo(firing.retries))
+            info = AlarmInfo(firing.retries)
+            result = self._run(ALARM, activation.ref, activation.entity.alarm, info)
         except Exception as error:
             self._alarm_done(activation, firing, error)
             return

@@ -204,6 +204,7 @@ PACED_ROWS_MAX = 2_000  # with more than that in the open batch, bulk work waits
 ALARM_BACKOFF_MIN_MS = 2_000
 ALARM_BACKOFF_MAX_MS = 15 * MINUTE_MS
 ALARM_HANDLER_MAX_MS = 15 * MINUTE_MS  # CF; then it is cancelled, and the alarm fires again
+BLAMED_PAUSE_MS = 30 * SECOND_MS  # how long messages wait for who ran when the process ended
 ALARM_CANCEL_MAX_MS = 10 * SECOND_MS  # how long a cancelled handler may take to end
 KV_KEY_BYTES_MAX = 2 * KIB
 KV_VALUE_BYTES_MAX = 2 * MIB

@@ -142,8 +142,9 @@ def test_a_start_that_was_cut_short_locks_nobody_out(tmp_path: Path) -> None:
         ((), "--data DIR"),
         (("none.py", "--data", "data"), "no such file"),
         (("--data", "data", "--first-token-file", "none/x"), "there is no folder none"),
+        (("--data", "data", "--ray-address", "auto"), "leave --ray-address or --embedded out"),
     ],
-    ids=["host", "foreign", "data", "file", "token"],
+    ids=["host", "foreign", "data", "file", "token", "ray"],
 )
 def test_a_wrong_setting_is_told_in_a_sentence_with_exit_code_2(
     tmp_path: Path, words: tuple[str, ...], told: str

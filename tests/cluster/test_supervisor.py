@@ -24,6 +24,8 @@ from toque.actors.supervisor_ray import Event, Supervisor
 from toque.actors.topology import process_environment
 from toque.runtime import limits
 from toque.runtime.errors import ClusterStartFailed
+from toque.runtime.handler_notes import CALL, HandlerNotes, handler_notes_path
+from toque.runtime.ids import EntityRef
 from toque.runtime.notes import LOOP, Notes, notes_path
 
 WAIT_S = 20.0
@@ -111,6 +113,16 @@ async def test_who_blocks_is_named_though_the_health_thread_is_silent_too(
     event = await ended_by(Mute(tmp_path), process)
     assert event.what == "silent"
     assert "the code of instance acc/u1/culprit is on it" in event.reason
+
+
+async def test_an_entity_that_blocks_is_named_too(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    write_claim(str(tmp_path), "d0", Claim(known(process), NODE))
+    notes = HandlerNotes(handler_notes_path(tmp_path, "d0"), ["Bell"])
+    notes.enter(notes.tag(CALL, EntityRef("Bell", "b1")) or b"")
+    event = await ended_by(Mute(tmp_path), process)
+    assert "the code of entity Bell(b1) is on it" in event.reason
 
 
 async def test_a_process_that_was_replaced_between_two_calls_was_down(tmp_path: Path) -> None:
