@@ -25,7 +25,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs bench fuzz-api wrangler campaign-recovery campaign-simulation clean
+.PHONY: help run test check format docs bench fuzz-api wrangler campaign-migration campaign-recovery campaign-simulation clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -68,6 +68,9 @@ wrangler: $(VENV)/.ready-dev ## Drive a server with Cloudflare's command line (s
 
 campaign-recovery: $(VENV)/.ready-dev ## Kill processes at random and check what survives (long)
 	@$(BIN)/python -m tests.recovery.campaign $(ARGS)
+
+campaign-migration: $(VENV)/.ready-dev ## Move a filled account from V1 to V2 under load [ARGS=--kill]
+	@$(BIN)/python -m tests.recovery.migration $(ARGS)
 
 campaign-simulation: $(VENV)/.ready-dev ## Simulated faults, one run a seed [SEEDS=n FIRST=k]
 	@$(BIN)/python -m tests.simulation $(if $(filter 1,$(SEEDS)),--seed $(FIRST), \

@@ -120,8 +120,7 @@ def make_app(
     app = ControlPlaneApp(title="toque", version=version, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False  # else it sends callers where their Host header says
     app.admission = Admission(tokens, plane.accounts.cache, plane.clock, failures)
-    app.endpoints = Routes(plane)
-    app.api = Dispatcher(app.admission)
+    app.endpoints, app.api = Routes(plane), Dispatcher(app.admission)
     app.api.add(ROUTES, app.endpoints, BASE)
     app.api.add(ADMIN_ROUTES, AdminRoutes(plane))
     app.parts = Kept(plane.ready, limits.READY_KEPT_MS)

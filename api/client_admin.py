@@ -327,26 +327,32 @@ class MigrationsClient(_Part):
         words = self._of(account)
         return await self._backend.manage(Migration, "POST", words, body=body, request_id=key)
 
-    async def pause(self, account: str | None = None) -> Migration:
+    async def pause(
+        self, account: str | None = None, *, request_id: str | None = None
+    ) -> Migration:
         """Have it hold before the freeze, while it heals, or while it drains."""
-        return await self._change(account, "pause")
+        return await self._change(account, "pause", request_id)
 
-    async def resume(self, account: str | None = None) -> Migration:
+    async def resume(
+        self, account: str | None = None, *, request_id: str | None = None
+    ) -> Migration:
         """Have it go on."""
-        return await self._change(account, "resume")
+        return await self._change(account, "resume", request_id)
 
-    async def abort(self, account: str | None = None) -> Migration:
+    async def abort(
+        self, account: str | None = None, *, request_id: str | None = None
+    ) -> Migration:
         """Take it back: V1 serves the account again.
 
         Raises:
             MigrationNotFound: there is none.
             AbortRefused: V2 has taken creates already.
         """
-        return await self._change(account, "abort")
+        return await self._change(account, "abort", request_id)
 
-    async def _change(self, account: str | None, change: str) -> Migration:
+    async def _change(self, account: str | None, change: str, request_id: str | None) -> Migration:
         words = self._of(account, change)
-        key = self._request_id(None)
+        key = self._request_id(request_id)
         return await self._backend.manage(Migration, "POST", words, request_id=key)
 
     def _of(self, account: str | None, *more: str) -> list[str]:

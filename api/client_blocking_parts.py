@@ -221,19 +221,19 @@ class BlockingMigrations(Blocking[MigrationsClient]):
             self._inner.start(account, start_in=start_in, request_id=request_id)
         )
 
-    def pause(self, account: str | None = None) -> Migration:
+    def pause(self, account: str | None = None, *, request_id: str | None = None) -> Migration:
         """Have it hold before the freeze, while it heals, or while it drains."""
-        return self._portal.run(self._inner.pause(account))
+        return self._portal.run(self._inner.pause(account, request_id=request_id))
 
-    def resume(self, account: str | None = None) -> Migration:
+    def resume(self, account: str | None = None, *, request_id: str | None = None) -> Migration:
         """Have it go on."""
-        return self._portal.run(self._inner.resume(account))
+        return self._portal.run(self._inner.resume(account, request_id=request_id))
 
-    def abort(self, account: str | None = None) -> Migration:
+    def abort(self, account: str | None = None, *, request_id: str | None = None) -> Migration:
         """Take it back: V1 serves the account again.
 
         Raises:
             MigrationNotFound: there is none.
             AbortRefused: V2 has taken creates already.
         """
-        return self._portal.run(self._inner.abort(account))
+        return self._portal.run(self._inner.abort(account, request_id=request_id))

@@ -53,8 +53,9 @@ class MigrationRoutes:
         after = requests.decode(_start_body, await request.body() or b"{}", known).start_in
         if isinstance(after, str):
             after = duration_ms(after, "start_in", max_ms=limits.MIGRATION_START_MAX_MS)
-        key = None if request.key is None else check_request_id(request.key)
-        found = await self._migrations.start(request.account, in_ms=after or 0, request_id=key)
+        found = await self._migrations.start(
+            request.account, in_ms=after or 0, request_id=_key_of(request)
+        )
         return shapes.answer(migration_shape(found))
 
     async def _pause(self, request: Request) -> bytes:
@@ -68,6 +69,11 @@ class MigrationRoutes:
 
     async def _changed(self, request: Request, change: str) -> bytes:
         requests.parse_query(request.query, ())
-        return shapes.answer(
-            migration_shape(await self._migrations.change(request.account, change))
-        )
+        key = _key_of(request)
+        found = await self._migrations.change(request.account, change, request_id=key)
+        return shapes.answer(migration_shape(found))
+
+
+def _key_of(request: Request) -> str | None:
+    """The request id of a change: the caller's key."""
+    return None if request.key is None else check_request_id(request.key)

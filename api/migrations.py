@@ -58,7 +58,9 @@ class Migrations:
         request_id = request_id or self._entropy.new_id()
         return await self._changed(ref, "start", request_id, in_ms)
 
-    async def change(self, account: str, change: str) -> MigrationStatus:
+    async def change(
+        self, account: str, change: str, *, request_id: str | None = None
+    ) -> MigrationStatus:
         """Pause, resume or abort it (one of CHANGES).
 
         Raises:
@@ -66,7 +68,8 @@ class Migrations:
             AbortRefused: V2 has taken creates.
         """
         assert change in CHANGES, change
-        return await self._changed(await self._of(account), change)
+        request_id = request_id or self._entropy.new_id()
+        return await self._changed(await self._of(account), change, request_id)
 
     async def _changed(self, ref: EntityRef, method: str, *args: object) -> MigrationStatus:
         found: MigrationStatus = await self._caller.call(

@@ -49,9 +49,8 @@ _PLAN: Json = {
 
 def _change(name: str, summary: str) -> Operation:
     path = f"{_MIGRATION}/{name}"
-    return Operation(
-        "post", path, f"{name}Migration", summary, migration_shapes.MigrationShape, _EXAMPLE, {}
-    )
+    shape = migration_shapes.MigrationShape
+    return Operation("post", path, f"{name}Migration", summary, shape, _EXAMPLE, {}, keyed=True)
 
 
 MIGRATION_OPERATIONS = (

@@ -155,8 +155,10 @@ class Planes:
                 call.ref, call.method, *call.args, timeout_ms=timeout_ms, decode=decode
             )
         except InstanceNotFound:
-            if is_create or not await self._ask(account, call, timeout_ms):
+            if is_create:
                 raise
+        await self._ask(account, call, timeout_ms)
+        # It is there now, if it was unborn; or was made by another a moment ago.
         return await self._router.call(
             call.ref, call.method, *call.args, timeout_ms=timeout_ms, decode=decode
         )

@@ -26,7 +26,7 @@ from ..runtime.opening import check_room
 from ..runtime.process import ProcessMeter
 from .apps import App
 from .shard_code import bundles_of, place_code
-from .shards import OpenShard, ShardSettings, open_shard, settled
+from .shards import Faults, OpenShard, ShardSettings, open_shard, settled
 
 
 async def build_shard(spec: ShardSpec) -> OpenShard:
@@ -58,6 +58,7 @@ async def build_shard(spec: ShardSpec) -> OpenShard:
         owns_loop=True,
     )
     process = ProcessMeter(loop)
+    running_max, creates_max, lost_births = spec.settings["v1"]
     settings = ShardSettings(
         spec.placement,
         objects=app.objects,
@@ -65,6 +66,8 @@ async def build_shard(spec: ShardSpec) -> OpenShard:
         process=process,
         codecs=codecs_of(spec.settings.get("codecs")),
         creates_per_second=tuple(spec.settings["creates_per_second"]),
+        v1=(running_max, creates_max),
+        faults=Faults(lost_births=lost_births),
     )
     path = store_path(Path(spec.data_dir), spec.shard)
     check_store(Path(spec.data_dir), spec.shard)

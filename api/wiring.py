@@ -48,7 +48,7 @@ from .client_embedded import EmbeddedBackend
 from .embedded_shard import EmbeddedShard
 from .service import ControlPlane
 from .shard_code import bundles_of, keep_app, place_code
-from .shards import OpenShard, ShardSettings, open_shard, settled
+from .shards import Faults, OpenShard, ShardSettings, open_shard, settled
 from .sources import sources_of
 
 DEFAULT_ACCOUNT = "default"
@@ -58,6 +58,9 @@ DEFAULT_RATES = (
 )
 """Creates per second of an account, and of a workflow, that has set none."""
 NO_RATES = (limits.CREATES_PER_SECOND_MAX, limits.CREATES_PER_SECOND_MAX)
+V1_RULES = (limits.V1_RUNNING_MAX, limits.V1_CREATES_MAX, 0)
+"""Of accounts on V1: how many may run, and be created in V1_CREATES_WINDOW_MS. The third is a
+deliberate fault, for checkers: of every so many creates one has no Engine (0: none)."""
 
 
 class Runtime:
@@ -173,6 +176,7 @@ async def embedded(
     codecs: Mapping[str, Given] | None = None,
     creates_per_second: tuple[int, int] = NO_RATES,
     control_plane: Plane | None = None,
+    v1: tuple[int, int, int] = V1_RULES,
 ) -> AsyncIterator[Runtime]:
     """The whole system in this process, without Ray: for tests, notebooks and small apps.
 
@@ -188,6 +192,7 @@ async def embedded(
             none by default, since who calls is this process itself.
         control_plane: that the account is made on, `"v1"` or `"v2"`; None: on `"v2"`, or as it
             was made. See docs/control-planes.md.
+        v1: what accounts on V1 may do; see `V1_RULES`.
 
     Raises:
         InvalidArgument: the path or the workflows are none.
@@ -210,7 +215,7 @@ async def embedded(
         )
     app = App.from_objects(workflows)
     shards = data_shards, control_shards
-    more = codecs_of(codecs), creates_per_second, control_plane
+    more = codecs_of(codecs), creates_per_second, control_plane, v1
     async with _embedded(path, app, account, running_max, shards, *more) as runtime:
         yield runtime
 
@@ -227,14 +232,15 @@ async def start_embedded(
     codecs: Mapping[str, Given] | None = None,
     creates_per_second: tuple[int, int] = DEFAULT_RATES,
     control_plane: Plane | None = None,
+    v1: tuple[int, int, int] = V1_RULES,
 ) -> AsyncIterator[Runtime]:
-    """As `embedded`, with the workflows of a file, and with the usual rates of creates.
+    """As `embedded`, with the workflows of a file, with the usual rates of creates, and `V1_RULES`.
 
     Without a file only code that is deployed runs.
     """
     app = App.from_objects(()) if app_path is None else App.from_file(app_path)
     shards = data_shards, control_shards
-    more = codecs_of(codecs), creates_per_second, control_plane
+    more = codecs_of(codecs), creates_per_second, control_plane, v1
     async with _embedded(path, app, account, running_max, shards, *more) as runtime:
         yield runtime
 
@@ -249,6 +255,7 @@ async def _embedded(
     codecs: Codecs,
     creates_per_second: tuple[int, int],
     control_plane: Plane | None,
+    v1: tuple[int, int, int],
 ) -> AsyncIterator[Runtime]:
     check_plane(control_plane)
     loop = asyncio.get_running_loop()
@@ -273,6 +280,8 @@ async def _embedded(
             process=process,
             codecs=codecs,
             creates_per_second=creates_per_second,
+            v1=v1[:2],
+            faults=Faults(lost_births=v1[2]),
         )
         run_dir = runtime_directory(f"e-{directory_id(str(directory.path))}")
         stack.callback(_remove_if_empty, run_dir)

@@ -29,7 +29,7 @@ from ..runtime.process import ProcessMeter
 from ..runtime.rpc import Router
 from .apps import App
 from .shard_code import bundles_of, keep_app
-from .wiring import DEFAULT_ACCOUNT, DEFAULT_RATES, Runtime
+from .wiring import DEFAULT_ACCOUNT, DEFAULT_RATES, V1_RULES, Runtime
 
 _FACTORY = "toque.api.shard_ray:build_shard"
 _RUN_FOLDER = "run"
@@ -71,6 +71,7 @@ async def start_ray(
     creates_per_second: tuple[int, int] = DEFAULT_RATES,
     address: str | None = None,
     control_plane: Plane | None = None,
+    v1: tuple[int, int, int] = V1_RULES,
 ) -> AsyncIterator[RayRuntime]:
     """A local Ray cluster, or one that is there, with one supervised actor per shard.
 
@@ -78,6 +79,7 @@ async def start_ray(
         path: the data directory; made if missing. Instances in it go on.
         app_path: the file with the workflows; None: only code that is deployed runs.
         account, running_max, data_shards, control_shards, control_plane: as for `embedded`.
+        v1: see `V1_RULES`.
         num_cpus: CPUs that Ray may use for steps with resources of their own.
         resources: custom resources that this machine has, for such steps.
         on_event: told of each `Event` of the supervisor.
@@ -101,13 +103,9 @@ async def start_ray(
         )
         stack.callback(directory.close)
         await asyncio.to_thread(keep_app, app, directory)
-        settings = {
-            "app": None if app_path is None else os.path.realpath(app_path),
-            "code_hash": app.code.code_hash if app.code is not None else None,
-            "trusted": account,
-            "codecs": names_of(codecs),
-            "creates_per_second": creates_per_second,
-        }
+        settings = _code_of(app, app_path, account)
+        settings |= {"codecs": names_of(codecs), "v1": v1}
+        settings |= {"creates_per_second": creates_per_second}
         if address is None:
             cluster = await _start(directory, settings, num_cpus, resources)
         else:
@@ -164,3 +162,12 @@ async def _attach(address: str, directory: DataDir, settings: dict[str, Any]) ->
         listen="tcp",
     )
     return await attach(address, specs)
+
+
+def _code_of(app: App, app_path: str | os.PathLike[str] | None, account: str) -> dict[str, Any]:
+    """What a shard needs to know of the app."""
+    return {
+        "app": None if app_path is None else os.path.realpath(app_path),
+        "code_hash": app.code.code_hash if app.code is not None else None,
+        "trusted": account,
+    }

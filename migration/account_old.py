@@ -209,10 +209,7 @@ class AccountOld(MovingAccount):
             return queued_view(entry, self._index.request_of(entry))
         if birth is not None:
             return self._forward_after(birth, told)
-        raise InstanceUnborn(
-            f"instance {entry.id!r} is queued and has no Engine yet, so nothing can be done with "
-            "it; ask again later."
-        )
+        raise _unborn(entry)
 
     def _forward(self, told: Forwarded) -> asyncio.Future[Any]:
         ref = EntityRef(ENGINE_KIND, told.key)
@@ -220,6 +217,9 @@ class AccountOld(MovingAccount):
 
     async def _forward_after(self, birth: asyncio.Future[Any], told: Forwarded) -> Any:
         await asyncio.wait([birth])
+        entry = self._index.get(told.key)
+        if entry is not None and entry.unborn:  # the message was lost, as far as is known
+            raise _unborn(entry)
         return await self._forward(told)
 
     @requires("v1")
@@ -307,3 +307,10 @@ class AccountOld(MovingAccount):
 
     def _told(self, snapshot: AccountSnapshot) -> AccountSnapshot:
         return msgspec.structs.replace(snapshot, plane=PlaneInfo("v1"))
+
+
+def _unborn(entry: Entry) -> InstanceUnborn:
+    return InstanceUnborn(
+        f"instance {entry.id!r} is queued and has no Engine yet, so nothing can be done with it; "
+        "ask again later."
+    )

@@ -100,7 +100,6 @@ class Cutover(msgspec.Struct, frozen=True):
     Attributes:
         number: the account's first is 1; see `migration_id`.
         state: how far it is.
-        request_id: of the start; the same again is the same migration.
         not_before_ms: when it may begin.
         paused: it holds where it may.
         log: each state with when it was reached.
@@ -108,11 +107,11 @@ class Cutover(msgspec.Struct, frozen=True):
         came_from: of `aborting`: where a refusal leads back to.
         too_late: why it was found too late for an abort; empty: it was not.
         trouble: why the last try failed; empty: it did not.
+        seen: the newest requests that changed this migration or those before it.
     """
 
     number: int
     state: State
-    request_id: str
     not_before_ms: int
     paused: bool = False
     log: list[tuple[str, int]] = []
@@ -120,6 +119,7 @@ class Cutover(msgspec.Struct, frozen=True):
     came_from: State | None = None
     too_late: str = ""
     trouble: str = ""
+    seen: list[str] = []
 
     @property
     def id(self) -> str:
@@ -143,7 +143,7 @@ def begun(known: Cutover | None, request_id: str, not_before_ms: int, now_ms: in
     Raises:
         MigrationUnderWay: that one is not finished, and another request began it.
     """
-    if known is not None and known.request_id == request_id:
+    if known is not None and request_id in known.seen:
         return known
     if known is not None and not known.finished:
         raise MigrationUnderWay(
@@ -153,7 +153,16 @@ def begun(known: Cutover | None, request_id: str, not_before_ms: int, now_ms: in
         )
     number = 1 if known is None else known.number + 1
     log = [(State.PLANNED.value, now_ms)]
-    return Cutover(number, State.PLANNED, request_id, not_before_ms, log=log)
+    made = Cutover(number, State.PLANNED, not_before_ms, log=log)
+    return asked(
+        msgspec.structs.replace(made, seen=[] if known is None else known.seen), request_id
+    )
+
+
+def asked(cutover: Cutover, request_id: str) -> Cutover:
+    """The migration, which remembers that request: sent again, or late, it changes nothing."""
+    seen = [*cutover.seen, request_id][-limits.MIGRATION_REQUESTS_KEPT_MAX :]
+    return msgspec.structs.replace(cutover, seen=seen)
 
 
 def act_of(cutover: Cutover, now_ms: int) -> Act | None:

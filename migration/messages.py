@@ -176,4 +176,4 @@ class MigrationPlan(msgspec.Struct, array_like=True, frozen=True):
 # Migration, whose key is the account's id: see `cutover`.
 #   plan() -> MigrationPlan;  status() -> MigrationStatus
 #   start(request_id, in_ms) -> MigrationStatus    MigrationRefused, MigrationUnderWay
-#   pause(), resume(), abort() -> MigrationStatus  MigrationNotFound, AbortRefused
+#   pause(request_id), resume(..), abort(..) -> MigrationStatus  MigrationNotFound, AbortRefused

@@ -32,6 +32,7 @@ from .cutover import (
     State,
     aborting,
     act_of,
+    asked,
     begun,
     due_ms,
     final,
@@ -150,7 +151,7 @@ class Migration(DurableObject):
             most = limits.MIGRATION_START_MAX_MS // limits.DAY_MS
             raise InvalidArgument(f"a migration begins now or within {most} days, not {in_ms} ms.")
         known = self._cutover()
-        if known is None or known.request_id != request_id:
+        if known is None or request_id not in known.seen:
             now_ms = self.ctx.clock.now_ms()
             begun(known, request_id, 0, now_ms)  # refuses one that is under way
             plan = await self.plan()
@@ -169,23 +170,25 @@ class Migration(DurableObject):
         old = await self._status_of_old()
         return self._shown(old)
 
-    async def pause(self) -> MigrationStatus:
+    async def pause(self, request_id: str) -> MigrationStatus:
         """Have it hold where it may: before the freeze, while it heals or drains.
+
+        As `resume` and `abort` it is done once, however often that request comes.
 
         Raises:
             MigrationNotFound
         """
-        return await self._set_paused(True)
+        return await self._set_paused(True, request_id)
 
-    async def resume(self) -> MigrationStatus:
+    async def resume(self, request_id: str) -> MigrationStatus:
         """Have it go on.
 
         Raises:
             MigrationNotFound
         """
-        return await self._set_paused(False)
+        return await self._set_paused(False, request_id)
 
-    async def abort(self) -> MigrationStatus:
+    async def abort(self, request_id: str) -> MigrationStatus:
         """Take it back: V1 serves the account again, as if nothing had been.
 
         Raises:
@@ -194,13 +197,13 @@ class Migration(DurableObject):
         """
         async with self._turn:
             cutover = self._known()
-            if cutover.state is not State.ABORTED:
+            if cutover.state is not State.ABORTED and request_id not in cutover.seen:
                 now_ms = self.ctx.clock.now_ms()
-                self._put(aborting(cutover, now_ms))
+                self._put(asked(aborting(cutover, now_ms), request_id))
                 self._arm(now_ms)
                 await self._drive()
             after = self._known()
-        if after.state is not State.ABORTED and after.too_late:
+        if after.number == cutover.number and after.state is not State.ABORTED and after.too_late:
             raise AbortRefused(
                 f"the migration of account {self.ctx.ref.key!r} can't be aborted: "
                 f"{after.too_late}. It goes on.",
@@ -208,10 +211,10 @@ class Migration(DurableObject):
             )
         return await self.status()
 
-    async def _set_paused(self, paused: bool) -> MigrationStatus:
+    async def _set_paused(self, paused: bool, request_id: str) -> MigrationStatus:
         cutover = self._known()
-        if cutover.paused != paused and not cutover.finished:
-            self._put(msgspec.structs.replace(cutover, paused=paused))
+        if request_id not in cutover.seen and not cutover.finished:
+            self._put(asked(msgspec.structs.replace(cutover, paused=paused), request_id))
             self._arm(self.ctx.clock.now_ms())
         return await self.status()
 

@@ -147,6 +147,7 @@ MIGRATION_RETIRE_MS = MINUTE_MS  # how often it is looked whether nothing is kep
 MIGRATION_RETRY_MS = 50  # after a call that failed while the account takes no calls
 MIGRATION_PATIENCE_MS = 2 * SECOND_MS  # how long such a call is repeated at once
 MIGRATION_AGAIN_MS = SECOND_MS  # and after that
+MIGRATION_REQUESTS_KEPT_MAX = 64  # that changed migrations of an account; a late copy is known
 MIGRATION_START_MAX_MS = 7 * DAY_MS  # how far ahead one may be planned
 
 # the one-second cycle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,16 @@ from toque.runtime.simloop import VirtualTimeLoop
 pytestmark = pytest.mark.loop(factory=VirtualTimeLoop)
 ME = EntityRef("Migration", ACME)
 LIMIT = 3
+_IDS = itertools.count()
 
 
 async def me(rig: Rig, method: str, *args: Any) -> MigrationStatus:
     return await rig.call(MigrationStatus, ME, method, *args)
+
+
+def new_id() -> str:
+    """A request's."""
+    return f"request-{next(_IDS)}"
 
 
 async def status(rig: Rig) -> MigrationStatus:
@@ -122,16 +129,19 @@ async def test_it_holds_where_it_may_and_goes_on(tmp_path: Path) -> None:
         await me(rig, "start", "r1", 2_000)
         with pytest.raises(MigrationUnderWay, match="planned"):
             await me(rig, "start", "r2", 0)
-        assert (await me(rig, "pause")).holds
+        assert (await me(rig, "pause", new_id())).holds
         await asyncio.sleep(3)
         found = await me(rig, "status")
         assert (found.state, found.holds, found.plane) == ("planned", True, "v1")
-        assert (await me(rig, "resume")).holds is False
+        assert (await me(rig, "resume", "go on")).holds is False
+        await me(rig, "pause", new_id())
+        assert (await me(rig, "resume", "go on")).paused, "a late copy changes nothing"
+        await me(rig, "resume", new_id())
         await until(rig, "healed")
-        await me(rig, "pause")
+        await me(rig, "pause", new_id())
         await asyncio.sleep(10)
         assert (await me(rig, "status")).state == "healed"
-        await me(rig, "resume")
+        await me(rig, "resume", new_id())
         ref = EntityRef("Engine", rig.key("waits", "ask"))
         await rig.call(int, ref, "send_event", "answer", b"1", "e1")
         await until(rig, "drained")
@@ -142,7 +152,7 @@ async def hold_routed(rig: Rig, request_id: str) -> MigrationStatus:
     await me(rig, "start", request_id, 0)
     while (await me(rig, "status")).state == "planned":
         await asyncio.sleep(0.001)
-    await me(rig, "pause")
+    await me(rig, "pause", new_id())
     found = await until(rig, "routed")
     assert found.holds
     return found
@@ -152,14 +162,14 @@ async def test_it_is_taken_back_and_made_again(tmp_path: Path) -> None:
     async with rig_at(tmp_path, running_max=LIMIT, lost_births=4) as rig:
         await fill(rig, 8)
         with pytest.raises(MigrationNotFound, match=f"toque migrate start {ACME}"):
-            await me(rig, "abort")
+            await me(rig, "abort", new_id())
         await me(rig, "start", "r1", 60_000)
-        assert (await me(rig, "abort")).state == "aborted", "before it has begun"
+        assert (await me(rig, "abort", new_id())).state == "aborted", "before it has begun"
         found = await hold_routed(rig, "r2")
         assert (found.final, found.plane) == ("", "v2")
-        found = await me(rig, "abort")
+        found = await me(rig, "abort", new_id())
         assert (found.state, found.plane) == ("aborted", "v1")
-        assert (await me(rig, "abort")).state == "aborted", "again"
+        assert (await me(rig, "abort", new_id())).state == "aborted", "again"
         with pytest.raises(WrongControlPlane):
             await rig.snapshot()
         await rig.create("again", params=b"0")
@@ -174,14 +184,14 @@ async def test_it_is_too_late_after_the_first_create_of_v2(tmp_path: Path) -> No
         await hold_routed(rig, "r1")
         await rig.create_v2("first", params=b"0")
         with pytest.raises(AbortRefused, match="can't be aborted"):
-            await me(rig, "abort")
+            await me(rig, "abort", new_id())
         found = await me(rig, "status")
         assert (found.state, found.plane) == ("routed", "v2")
         assert "made" in found.final or "taken" in found.final
-        await me(rig, "resume")
+        await me(rig, "resume", new_id())
         await until(rig, "healed")
         with pytest.raises(AbortRefused):
-            await me(rig, "abort")
+            await me(rig, "abort", new_id())
 
 
 async def test_what_can_not_be_moved_is_refused(tmp_path: Path) -> None:

@@ -32,12 +32,23 @@ class Server:
         data: its data directory.
         log: where deaths of its processes are noted.
         data_shards: how many data shards a new directory gets.
+        limit: how many instances may run.
+        more: further arguments of `serve`.
     """
 
-    def __init__(self, data: Path, log: Path, data_shards: int) -> None:
+    def __init__(
+        self,
+        data: Path,
+        log: Path,
+        data_shards: int,
+        limit: int = LIMIT,
+        more: Iterable[str] = (),
+    ) -> None:
         self.data = data
         self.log = log
         self.data_shards = data_shards
+        self._limit = limit
+        self._more = list(more)
         self.token = secrets.token_hex(16)
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
@@ -51,7 +62,10 @@ class Server:
 
     def start(self) -> None:
         """Start it and wait until it serves."""
-        arguments = [str(self.data), str(self.port), self.token, str(LIMIT), str(self.data_shards)]
+        arguments = [
+            str(self.data), str(self.port), self.token, str(self._limit), str(self.data_shards),
+            *self._more,
+        ]  # fmt: skip
         with self.noise.open("a") as noise:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.recovery.serve", *arguments],
@@ -81,7 +95,12 @@ class Server:
 
     def client(self) -> Client:
         """A client of it."""
-        return connect(f"http://127.0.0.1:{self.port}", self.token)
+        return connect(self.url, self.token)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
 
     def actors(self) -> list[Process]:
         """The shard actors' processes, as many as live just now."""
