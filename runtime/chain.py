@@ -6,9 +6,9 @@ epoch sees to that), so lineage and number together name a commit and all that c
 a checksum over everything written would, and cost nothing to compute. The store keeps the last
 openings: with them it can show that what a mark claims is among its own past.
 
-Each commit writes its link, which also says what the main file held when the log was begun: so the
-main file and the log of different copies are told apart. In the main file a link may be torn, since
-the log has the page that it is in; its checksum tells.
+Beside its number a commit finds the link of its lineage, which also says what the main file held
+when the log was begun: so the main file and the log of different copies are told apart. In the main
+file a link may be torn, since the log has the page that it is in; its checksum tells.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 LINEAGE_BYTES = 16
-_LINK = struct.Struct(f"<{LINEAGE_BYTES}sQQQ")
+_LINK = struct.Struct(f"<{LINEAGE_BYTES}sQQ")
 _CHECK = struct.Struct("<I")
 
 
@@ -35,17 +35,15 @@ NOTHING_CLAIMED = Claim(0, 0, bytes(LINEAGE_BYTES))
 
 
 class Link(NamedTuple):
-    """What a commit says of itself.
+    """What binds commits to their owner, and a log to its main file.
 
     Attributes:
-        lineage: of its owner.
-        commit: its number.
+        lineage: of the owner.
         base: the commit that the main file had in full when the log was begun; 0: none.
         base_bytes: the length of the main file then; it never shrinks.
     """
 
     lineage: bytes
-    commit: int
     base: int
     base_bytes: int
 
@@ -75,10 +73,12 @@ class Chain(NamedTuple):
     """Where a store stands.
 
     Attributes:
-        link: its last commit's.
+        commit: the number of its last commit.
+        link: the one in force.
         openings: the last ones, oldest first; never empty.
     """
 
+    commit: int
     link: Link
     openings: Sequence[Opening]
 
@@ -91,9 +91,9 @@ def missing_from(chain: Chain, claim: Claim) -> str | None:
     if claim.epoch > newest.epoch:
         return (
             f"commit {claim.commit} of owner {claim.epoch} was acknowledged, but the store ends "
-            f"with commit {chain.link.commit} of owner {newest.epoch}: it is an older copy"
+            f"with commit {chain.commit} of owner {newest.epoch}: it is an older copy"
         )
-    ends = [opening.after for opening in chain.openings[1:]] + [chain.link.commit]
+    ends = [opening.after for opening in chain.openings[1:]] + [chain.commit]
     for opening, end in zip(chain.openings, ends, strict=True):
         if opening.epoch != claim.epoch:
             continue
@@ -124,24 +124,23 @@ def shortage_of(link: Link, main_bytes: int) -> str | None:
     return f"the main file has {main_bytes} bytes, but had {link.base_bytes}"
 
 
-def mismatch_of_parts(chain: Chain, main: Link | None) -> str | None:
+def mismatch_of_parts(chain: Chain, main: tuple[int, Link] | None) -> str | None:
     """Why a store's main file can't be the one that its log belongs to; None: it can.
 
     Args:
         chain: the store as seen through its log.
-        main: the link that the main file alone shows; None: it has none.
+        main: the last commit that the main file alone shows, and its link; None: it has none.
     """
-    link = chain.link
-    if not link.base:
+    base = chain.link.base
+    if not base:
         return None
-    if main is None or main.commit < link.base:
-        shown = "nothing" if main is None else f"commit {main.commit}"
+    if main is None or main[0] < base:
+        shown = "nothing" if main is None else f"commit {main[0]}"
         return (
-            f"its log goes on from commit {link.base}, but the main file shows {shown}: they do "
-            "not belong together"
+            f"its log goes on from commit {base}, but the main file shows {shown}: they do not "
+            "belong together"
         )
-    if main.commit > chain.openings[0].after and main.lineage not in {
-        opening.lineage for opening in chain.openings
-    }:
+    known = {opening.lineage for opening in chain.openings}
+    if main[0] > chain.openings[0].after and main[1].lineage not in known:
         return "its log and its main file are of different copies of the store"
     return None

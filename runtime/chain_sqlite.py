@@ -164,14 +164,9 @@ def _fault(path: Path, connection: sqlite3.Connection, claim: Claim | None) -> F
             "store has: it is an older copy"
         )
     link, openings = link_from(kept), _openings(connection)
-    if (
-        link is None
-        or link.commit != commit
-        or not openings
-        or openings[-1].lineage != link.lineage
-    ):
+    if link is None or not openings or openings[-1].lineage != link.lineage:
         return Fault("it does not know its own past: it is damaged", False)
-    chain = Chain(link, openings)
+    chain = Chain(commit, link, openings)
     why = shortage_of(link, path.stat().st_size)
     if why is not None:
         return Fault(why, False)
@@ -194,8 +189,8 @@ class _Torn(Exception):
     """A page that was being written is torn in the main file; the log has it whole."""
 
 
-def _main_alone(path: Path) -> Link | None:
-    """The link in the main file, as if it had no log; None: there is none yet.
+def _main_alone(path: Path) -> tuple[int, Link] | None:
+    """The last commit and its link in the main file, as if it had no log; None: there is none.
 
     Raises:
         _Torn: nothing can be told.
@@ -203,17 +198,19 @@ def _main_alone(path: Path) -> Link | None:
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         try:
-            row = connection.execute("SELECT chain, commit_seq FROM shard").fetchone()
+            row = connection.execute("SELECT commit_seq, chain FROM shard").fetchone()
         except sqlite3.OperationalError:
             return None  # it has no such table yet
         except (sqlite3.DatabaseError, UnicodeError):
             raise _Torn from None
-    if row is not None and row[0] is None and isinstance(row[1], int):
-        return Link(bytes(LINEAGE_BYTES), row[1], 0, 0)  # of the format before chains
-    link = link_from(row[0]) if row is not None else None
+    if row is None or not isinstance(row[0], int):
+        raise _Torn
+    if row[1] is None:
+        return row[0], Link(bytes(LINEAGE_BYTES), 0, 0)  # of the format before chains
+    link = link_from(row[1])
     if link is None:
         raise _Torn
-    return link
+    return row[0], link
 
 
 def _stale(path: Path, fault: Fault) -> StoreStale:

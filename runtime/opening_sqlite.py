@@ -31,16 +31,18 @@ class Prepared(NamedTuple):
 
     Attributes:
         epoch: the new one.
-        link: its first link: the new lineage, and the last commit before it.
+        commit: the last one before it.
+        link: its first link, of the new lineage.
     """
 
     epoch: int
+    commit: int
     link: Link
 
     @property
     def claim(self) -> Claim:
         """What may be claimed now."""
-        return Claim(self.epoch, self.link.commit, self.link.lineage)
+        return Claim(self.epoch, self.commit, self.link.lineage)
 
 
 def prepare(
@@ -95,13 +97,13 @@ def begin_lineage(connection: sqlite3.Connection, path: Path, lineage: bytes) ->
     base, base_bytes = (former.base, former.base_bytes) if former is not None else (0, 0)
     if _log_is_empty(path):  # the main file has all
         base, base_bytes = commit, path.stat().st_size
-    link = Link(lineage, commit, base, base_bytes)
+    link = Link(lineage, base, base_bytes)
     connection.execute("UPDATE shard SET chain = ?", (link.packed(),))
     connection.execute("INSERT INTO shard_openings VALUES (?, ?, ?)", (epoch, lineage, commit))
     connection.execute(
         "DELETE FROM shard_openings WHERE epoch <= ?", (epoch - limits.OPENINGS_KEPT_MAX,)
     )
-    return Prepared(epoch, link)
+    return Prepared(epoch, commit, link)
 
 
 def _log_is_empty(path: Path) -> bool:

@@ -24,7 +24,6 @@ from threading import Thread
 from typing import Any
 
 from . import fault_points, limits
-from .chain import Link
 from .errors import Fenced, StoreFailed
 from .group_commit import Batch, Failures, Write
 from .high_water import Mark
@@ -72,8 +71,9 @@ class Writer:
         self._wal_path = f"{path}-wal"
         self._tables = tables
         self._epoch = prepared.epoch
+        self._before = self._last_commit = prepared.commit
         self._link = prepared.link
-        self._before = self._link.commit
+        self._log_ended = False  # the next commit begins it anew, and says what the main file has
         self._mark = mark
         self._pages = 0.0  # estimated frames in the log since the last checkpoint
         self._frames_per_page = 1.0  # how that estimate has erred so far
@@ -93,7 +93,9 @@ class Writer:
                 self._rollback()
                 self.splits += 1
                 failures = self._commit_parts(batch)
-            self._mark.note(self._link.commit)
+            self._last_commit = self._before + batch.seq
+            self._log_ended = False
+            self._mark.note(self._last_commit)
         except Fenced:
             self._rollback()
             raise
@@ -122,13 +124,15 @@ class Writer:
 
     def _begin(self, batch: Batch) -> None:
         fault_points.reach("commit.begin")
-        commit = self._before + batch.seq
-        self._link = Link(self._link.lineage, commit, self._link.base, self._link.base_bytes)
         self._cursor.execute("BEGIN IMMEDIATE")
         self._cursor.execute(
-            "UPDATE shard SET commit_seq = ?, chain = ? WHERE epoch = ?",
-            (commit, self._link.packed(), self._epoch),
+            "UPDATE shard SET commit_seq = ? WHERE epoch = ?",
+            (self._before + batch.seq, self._epoch),
         )
+        if self._log_ended:
+            self._cursor.execute(
+                "UPDATE shard SET chain = ? WHERE epoch = ?", (self._link.packed(), self._epoch)
+            )
         if self._cursor.rowcount != 1:
             raise Fenced(f"{self._path.name} has a newer owner than epoch {self._epoch}.")
         fault_points.reach("commit.owned")
@@ -209,9 +213,10 @@ class Writer:
                 least, most = _FRAMES_PER_PAGE
                 self._frames_per_page = min(max(frames / self._pages, least), most)
             self._pages = 0.0
-            if frames == done:  # the next commit begins the log anew, and says from where on
+            if frames == done:
                 size = os.stat(self._path).st_size
-                self._link = self._link._replace(base=self._link.commit, base_bytes=size)
+                self._link = self._link._replace(base=self._last_commit, base_bytes=size)
+                self._log_ended = True
                 self._mark.sync()
             if idle and frames == done and self.wal_bytes() > limits.WAL_TRUNCATE_BYTES:
                 self._cursor.execute("PRAGMA busy_timeout = 0")  # readers are not waited for

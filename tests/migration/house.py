@@ -6,6 +6,7 @@ Clock and entropy come from a seed, so what it leaves on disk is the same each t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from toque.api.wiring import ObjectStub
 from toque.engines.code_host import InProcessCodeHost
 from toque.engines.workflow import definition_of
 from toque.gatekeeper.messages import ACCOUNT_KIND
+from toque.migration.formats import STORE_UPGRADES
 from toque.runtime.datadir import store_path
 from toque.runtime.entropy import SeededEntropy
 from toque.runtime.ids import EntityRef, Placement
 from toque.runtime.link_local import LocalLinks
 from toque.runtime.rpc import Router
 from toque.runtime.simloop import LoopClock
+from toque.runtime.upgrades import StoreUpgrade
 
 ACCOUNT = "acme"
 DEFINITIONS = [definition_of(flow, "v1") for flow in FLOWS]
@@ -39,10 +42,16 @@ class House:
         start_ms: the time of day when it opens.
         running_max: slots of the account.
         seed: of its entropy.
+        upgrades: of stores.
     """
 
     def __init__(
-        self, folder: Path, start_ms: int = START_MS, running_max: int = 1, seed: str = "house"
+        self,
+        folder: Path,
+        start_ms: int = START_MS,
+        running_max: int = 1,
+        seed: str = "house",
+        upgrades: Sequence[StoreUpgrade] = STORE_UPGRADES,
     ) -> None:
         self.folder = folder
         self.loop = asyncio.get_running_loop()
@@ -57,6 +66,7 @@ class House:
             objects=(Counter,),
             writer="inline",
             commit_delay=lambda: COMMIT_S,
+            upgrades=upgrades,
         )
         for shard in self.placement.names():
             self.shards[shard] = open_shard(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
+from tests.migration.house import House
 from tests.migration.upgrading import (
     ADDS,
     BATCH,
@@ -26,10 +27,14 @@ from tests.migration.upgrading import (
 )
 from toque.migration import background
 from toque.migration.background import Background
+from toque.migration.formats import STORE_UPGRADES
+from toque.runtime.codec import pack, unpack
+from toque.runtime.datadir import SHARDS_FOLDER
 from toque.runtime.simloop import VirtualTimeLoop
+from toque.runtime.storage import KV
 from toque.runtime.store_sqlite import SqliteStore
-from toque.runtime.tables import Query
-from toque.runtime.upgrades import StoreUpgrade
+from toque.runtime.tables import Query, Row
+from toque.runtime.upgrades import Rows, StoreUpgrade
 
 COMMIT_S = 0.01
 ROWS = 95
@@ -199,6 +204,31 @@ async def test_the_next_upgrade_ends_what_was_left(path: Path) -> None:
     changed = sum(in_new_form(("e", n, "text")) is not None and n % 5 != 0 for n in range(ROWS))
     assert store.query_now(Query("counted", "SELECT n FROM counted")) == [(changed,)]
     await store.close()
+
+
+async def test_a_shard_that_is_opened_upgrades_in_the_background(tmp_path: Path) -> None:
+    """The whole shard: its users' entities answer before, meanwhile and after."""
+
+    def greater(row: Row) -> Row | None:
+        *key, value = row
+        total = unpack(value)
+        return (*key, pack(total + 100)) if key[1] != "new" and total < 100 else None
+
+    (tmp_path / SHARDS_FOLDER).mkdir()
+    with newest_format(REWRITES.to - 1):
+        house = House(tmp_path)
+        for n in range(8):
+            await house.counter(f"c{n}").add(n)
+        await house.close()
+    values = StoreUpgrade(REWRITES.to, "values are greater", after=Rows(KV, greater, 2))
+    house = House(tmp_path, seed="later", upgrades=[*STORE_UPGRADES, values])
+    store = house.shards["d0"].store
+    assert progress_of(store) != []
+    while progress_of(store):
+        assert await house.counter("new").add(0) == 0
+    for n in range(8):
+        assert await house.counter(f"c{n}").add(0) == n + 100
+    await house.close()
 
 
 @pytest.mark.loop(factory=asyncio.new_event_loop)

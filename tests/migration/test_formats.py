@@ -18,9 +18,12 @@ from typing import Any
 import pytest
 
 from tests.migration import victim
-from tests.migration.house import START_MS, House
+from tests.migration.flows import FLOWS, Counter, held
+from tests.migration.house import ACCOUNT, START_MS, House
 from tests.migration.making import make, store_from
+from toque.api import cli_doctor
 from toque.api.formats_sqlite import formats_of
+from toque.api.wiring import embedded
 from toque.migration.formats import DIR_UPGRADES, STORE_UPGRADES
 from toque.runtime import datadir, opening_sqlite
 from toque.runtime.datadir import DIR_FORMAT, SHARDS_FOLDER, DataDir, store_path
@@ -323,6 +326,31 @@ def test_formats_are_told(old: Path) -> None:
     assert told["toque.json"] == (DIR_FORMAT, "newest")
     assert told["d0.sqlite"] == (STORE_FORMAT, "newest")
     assert told["c0.sqlite"] == (1, "older: the next start upgrades it")
+
+
+def test_the_doctor_looks_no_further_and_changes_nothing(old: Path) -> None:
+    before = {path: path.read_bytes() for path in sorted(old.rglob("*")) if path.is_file()}
+    for fix in (False, True):
+        (found,) = cli_doctor.look_at(old, fix)
+        assert (found.code, found.note, found.place) == ("format.older", True, str(old))
+    assert {path: path.read_bytes() for path in before} == before
+    DataDir.open(old, upgrades=DIR_UPGRADES).close()
+    assert [(each.code, each.place) for each in cli_doctor.look_at(old, False)] == [
+        ("format.older", str(store_path(old, shard))) for shard in ("c0", "d0")
+    ]
+
+
+async def test_a_runtime_upgrades_the_directory_it_opens(old: Path) -> None:
+    held[asyncio.get_running_loop()] = asyncio.Event()
+    held[asyncio.get_running_loop()].set()
+    async with embedded(old, [*FLOWS, Counter], account=ACCOUNT) as runtime:
+        assert await runtime.object("Counter", "visits").add(1) in (8, 13)
+        queued = await runtime.client(ACCOUNT).instance("adds", "queued-1").wait(60)
+        assert queued.output == 102
+    assert {(each.format, each.state) for each in formats_of(old)} == {
+        (DIR_FORMAT, "newest"),
+        (STORE_FORMAT, "newest"),
+    }
 
 
 def test_upgrades_are_numbered_without_gaps() -> None:

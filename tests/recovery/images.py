@@ -124,9 +124,9 @@ def live(folder: Path, name: str = "d0", commits: int = 60, openings: int = 2) -
     def noted_maintain(self: Any, idle: bool) -> None:
         before = self._link.base
         maintain(self, idle)
-        history.settled[self._link.commit] = Files.of(store_file)
+        history.settled[self._last_commit] = Files.of(store_file)
         if self._link.base != before:
-            history.checkpoints.append(self._link.commit)
+            history.checkpoints.append(self._last_commit)
 
     async def main() -> None:
         for opening in range(openings):

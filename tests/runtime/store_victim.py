@@ -10,15 +10,18 @@ import asyncio
 import sys
 
 from toque.runtime.store_sqlite import SqliteStore
-from toque.runtime.tables import Table
+from toque.runtime.tables import Query, Table
 
 ROWS = Table("rows", (("entity", "TEXT"), ("n", "INTEGER"), ("payload", "BLOB")), key_size=2)
+
+COUNT = Query("count", "SELECT count(*) FROM rows WHERE entity = 'small'")
 
 
 async def main(path: str) -> None:
     store = SqliteStore.open(path, tables=[ROWS])
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    first = 1 + len(store.scan(ROWS, ("small",)))
+    ((count,),) = store.query_now(COUNT)
+    first = 1 + count
 
     def write(n: int) -> None:
         store.put("o", ROWS, ("small", n, b"%d" % n))

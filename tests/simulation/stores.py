@@ -50,9 +50,5 @@ class StoreOfAnyEpoch(SimStore):
 
 class _WriterOfAnyEpoch(Writer):
     def _begin(self, batch: Batch) -> None:
-        self._link = self._link._replace(commit=self._before + batch.seq)
         self._cursor.execute("BEGIN IMMEDIATE")
-        self._cursor.execute(
-            "UPDATE shard SET commit_seq = ?, chain = ?",
-            (self._link.commit, self._link.packed()),
-        )
+        self._cursor.execute("UPDATE shard SET commit_seq = ?", (self._before + batch.seq,))
