@@ -29,6 +29,7 @@ MEASURES = {
     "queue": "queues",
     "noisy": "noisy",
     "front": "front",
+    "planes": "planes",
     "http-clients": "http_clients",
     "ray-transport": "transport",
     "regress": "regress",
