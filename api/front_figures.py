@@ -1,8 +1,9 @@
 """Figures of the front ends that serve one address, so that each of them can tell those of all.
 
 Who scrapes the shared address reaches any of them. So each writes its own into a file of the run's
-private directory once a second, whole or not at all, and whoever is asked reads the others'. The
-file of a front end that has ended is removed by who started it.
+private directory once a second, whole or not at all, and whoever is asked reads the others'. What
+one that has ended had counted stays, and who is started in its place goes on from there: a sum of
+counters that falls is taken for a restart of all, and shown as a peak.
 """
 
 from __future__ import annotations
@@ -78,12 +79,29 @@ def read_figures(folder: str, count: int, own: int) -> list[FrontFigures]:
         count: how many front ends there are.
         own: whose are left out.
     """
-    found = []
-    for number in range(count):
-        if number != own:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
-                found.append(_decode(Path(figures_path(folder, number)).read_bytes()))
-    return found
+    found = (figures_of(folder, number) for number in range(count) if number != own)
+    return [each for each in found if each is not None]
+
+
+def figures_of(folder: str, number: int) -> FrontFigures | None:
+    """What a front end, or the one before it, last wrote; None: nothing yet."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return _decode(Path(figures_path(folder, number)).read_bytes())
+    return None
+
+
+def front_ended(folder: str, number: int) -> None:
+    """A front end has ended: keep what it had counted, and nothing of how it stood."""
+    last = figures_of(folder, number)
+    if last is not None:
+        counted = FrontFigures(number, None, None, 0, last.routes, last.reroutes)
+        write_figures(folder, counted)
+
+
+def counted_on(figures: FrontFigures, before: FrontFigures) -> FrontFigures:
+    """What a front end has counted, on top of what the one before it had."""
+    routes, reroutes = merged_routes([figures, before]), figures.reroutes + before.reroutes
+    return msgspec.structs.replace(figures, routes=routes, reroutes=reroutes)
 
 
 def merged_routes(fronts: Iterable[FrontFigures]) -> list[RouteFigures]:

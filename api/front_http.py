@@ -9,6 +9,7 @@ to all, and the end in order is told over standard input.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from importlib.metadata import version
@@ -26,7 +27,7 @@ from ..runtime.rpc import Router
 from .app_http import ControlPlaneApp, make_app
 from .auth import TokenBook
 from .front_figures import write_figures
-from .fronts import DRAIN, READY, FrontSpec
+from .fronts import ALIVE, DRAIN, READY, FrontSpec
 from .logs import log_to_stderr
 from .server_http import HttpServer
 from .serving import settle
@@ -60,18 +61,32 @@ async def _serve(spec: FrontSpec) -> None:
         frames=router.calls_per_frame,
     )
     app.metrics.share(spec.run_dir, spec.number, spec.count)
-    server = HttpServer(app, SystemClock(), spec.host, spec.port, loopback_only=False, shared=True)
+    server = HttpServer(app, SystemClock(), spec.host, spec.port, loopback_only=False, joins=True)
     async with server:
         writing = loop.create_task(keep_writing(app, spec.run_dir))
-        sys.stdout.buffer.write(READY)
-        sys.stdout.buffer.flush()
+        _say(READY)
+        living = loop.create_task(_live())
         settle()
         while line := await told.readline():
             if line == DRAIN:
                 app.begin_drain()
         writing.cancel()
+        living.cancel()
     process.close()
     await runtime.close()
+
+
+async def _live() -> None:
+    """Give a sign of life, once a second."""
+    while True:
+        await asyncio.sleep(limits.HEARTBEAT_PERIOD_MS / 1000)
+        _say(ALIVE)
+
+
+def _say(line: bytes) -> None:
+    with contextlib.suppress(OSError):  # who started this process has gone; standard input ends too
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
 
 
 async def keep_writing(app: ControlPlaneApp, folder: str) -> None:

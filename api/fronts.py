@@ -2,8 +2,10 @@
 
 Each is a process of its own that listens on the same address (the kernel spreads connections over
 all who do) and reaches the shards over sockets of its own. Front ends hold no state that matters,
-so one that dies is started again and nothing else happens. It takes its spec, with the run's
-secret, from standard input, and ends when that ends: so none outlives who started it.
+so one that dies is started again and nothing else happens. One that hangs would keep its part of
+the connections waiting: it gives a sign of life each second, and without any it is killed. It takes
+its spec, with the run's secret, from standard input, and ends when that ends: so none outlives who
+started it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,12 +23,13 @@ from ..actors.topology import Listen, shard_address
 from ..runtime import limits
 from ..runtime.errors import ToqueError
 from ..runtime.ids import Placement
-from .front_figures import figures_path
+from .front_figures import front_ended
 
 log = logging.getLogger("toque.front")
 COMMAND = (sys.executable, "-m", "toque.api.front_http")
 DRAIN = b"drain\n"
 READY = b"ready\n"
+ALIVE = b"alive\n"
 
 
 class FrontSpec(msgspec.Struct, frozen=True):
@@ -136,13 +138,18 @@ class Fronts:
     async def _keep(self, spec: FrontSpec, serves: asyncio.Future[None]) -> None:
         """Keep one running."""
         while True:
-            child = self._children[spec.number] = self._start(spec)
             try:
-                await self._until_ended(child, serves)
+                child = self._children[spec.number] = self._start(spec)
+            except OSError as error:  # no process or no file can be had just now
+                log.warning("front end %d can't be started: %s; trying again", spec.number, error)
+                await asyncio.sleep(limits.FRONT_RESTART_MS / 1000)
+                continue
+            try:
+                await self._until_ended(spec.number, child, serves)
             finally:
                 self._children.pop(spec.number, None)
                 with contextlib.suppress(OSError):
-                    os.unlink(figures_path(spec.run_dir, spec.number))
+                    front_ended(spec.run_dir, spec.number)
             log.warning("front end %d ended (%s); starting it again", spec.number, child.returncode)
             await asyncio.sleep(limits.FRONT_RESTART_MS / 1000)
 
@@ -159,7 +166,7 @@ class Fronts:
         return child
 
     async def _until_ended(
-        self, child: subprocess.Popen[bytes], serves: asyncio.Future[None]
+        self, number: int, child: subprocess.Popen[bytes], serves: asyncio.Future[None]
     ) -> None:
         assert child.stdin is not None
         assert child.stdout is not None
@@ -169,15 +176,29 @@ class Fronts:
             pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(told), child.stdout
             )
-            if await told.readline() == READY and not serves.done():
+            if await _heard(told, limits.FRONT_START_MAX_MS) and not serves.done():
                 serves.set_result(None)
-            await told.read()  # its end is that of the process
+            while await _heard(told, limits.FRONT_SILENCE_MAX_MS):
+                pass
+            if child.poll() is None and not told.at_eof():
+                log.warning("front end %d gives no sign of life; ending it", number)
+                child.kill()
         finally:
             with contextlib.suppress(OSError):
                 child.stdin.close()
             await asyncio.shield(asyncio.to_thread(_ended, child))
             if pipe is not None:
                 pipe.close()
+
+
+async def _heard(told: asyncio.StreamReader, within_ms: int) -> bool:
+    """Whether a front end says something in time. It is waited for twice: if this process was
+    stopped meanwhile, that is not the other's silence."""
+    for _ in range(2):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_ms / 2000):
+                return bool(await told.readline())
+    return False
 
 
 def _tell(child: subprocess.Popen[bytes], line: bytes) -> None:

@@ -26,7 +26,15 @@ from ..runtime.histogram import Histogram
 from ..runtime.process import ProcessMeter
 from .dispatch_http import Dispatcher, Receive, Scope, Send
 from .errors_http import answer_of
-from .front_figures import FrontFigures, RouteFigures, merged_routes, read_figures
+from .front_figures import (
+    FrontFigures,
+    RouteFigures,
+    counted_on,
+    figures_of,
+    merged_routes,
+    read_figures,
+    write_figures,
+)
 from .kept import Kept
 from .metrics import Workflow, accounts_of, workflows_of
 from .service import ControlPlane
@@ -94,10 +102,13 @@ class Metrics:
         self._version = version
         self._frames = frames
         self._shared: tuple[str, int, int] = ("", 0, 1)
+        self._before: FrontFigures | None = None
         self.page = Kept(self._page, limits.METRICS_KEPT_MS)
 
     def share(self, folder: str, number: int, count: int) -> None:
         """Tell the figures of several front ends, which they write into a folder.
+
+        What the one before this one had counted is counted on.
 
         Args:
             folder: see `front_figures`.
@@ -105,10 +116,11 @@ class Metrics:
             count: how many there are.
         """
         self._shared = folder, number, count
+        self._before = figures_of(folder, number)
 
     def own(self) -> FrontFigures:
         """The figures of this front end."""
-        return FrontFigures(
+        found = FrontFigures(
             self._shared[1],
             None if self._process is None else self._process.figures(),
             None if self._frames is None else self._frames.figures(),
@@ -120,6 +132,7 @@ class Metrics:
             ],
             self._plane.planes.reroutes,
         )
+        return found if self._before is None else counted_on(found, self._before)
 
     async def _page(self) -> bytes:
         figures = await self._plane.figures()
@@ -133,7 +146,10 @@ class Metrics:
         yield _gauge("toque_build_info", "The version.", ("version",), [((self._version,), 1)])
         yield from _of_shards(figures)
         folder, number, count = self._shared
-        fronts = [self.own(), *read_figures(folder, count, number)]
+        own = self.own()
+        if folder:  # who is started in its place never tells less
+            write_figures(folder, own)
+        fronts = [own, *read_figures(folder, count, number)]
         yield from _of_processes(figures, fronts)
         yield _frames_of(figures, fronts)
         yield from _of_workflows(workflows_of(figures, limits.METRICS_WORKFLOWS_MAX))

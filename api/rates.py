@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import Counter
 from typing import NamedTuple
 
@@ -60,7 +61,6 @@ class _Rates:
         self.admitted: Counter[str] = Counter()
         self.idle: dict[str, int] = {}
         self.answered = asyncio.Event()
-        self.seq = 0
 
     def bucket(self, uuid: str, most: CreateLimits, now: float) -> Bucket:
         """A workflow's bucket; a new one has that part of its limit that the account's has."""
@@ -71,7 +71,7 @@ class _Rates:
             bucket = self.buckets[uuid] = Bucket(rate, now)
         return bucket
 
-    def report(self, front_end: str, elapsed_s: float) -> RateRequest:
+    def report(self, front_end: str, seq: int, elapsed_s: float) -> RateRequest:
         """What to tell the Gatekeeper; what has long been quiet is forgotten."""
         arrived, self.arrived = self.arrived, {}
         admitted, self.admitted = self.admitted, Counter()
@@ -81,10 +81,9 @@ class _Rates:
                 self._forget(uuid)
             else:
                 arrived.setdefault(uuid, 0)
-        self.seq += 1
         return RateRequest(
             front_end,
-            self.seq,
+            seq,
             {uuid: round(count * MILLI / elapsed_s) for uuid, count in arrived.items()},
             {uuid: bucket.rate for uuid, bucket in self.buckets.items()},
             dict(admitted),
@@ -122,6 +121,9 @@ class CreateRates:
         self._caller = caller
         self._front_end = entropy.new_id()
         self._rates: dict[str, _Rates] = {}
+        self._seqs = itertools.count(
+            1
+        )  # it grows over all: a Gatekeeper outlives what is forgotten
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def admit(self, account: str, uuid: str, most: CreateLimits, count: int) -> None:
@@ -186,7 +188,7 @@ class CreateRates:
             while quiet <= limits.RATE_IDLE_PERIODS:
                 quiet = 0 if rates.arrived else quiet + 1
                 asked_at = loop.time()
-                request = rates.report(self._front_end, elapsed_s)
+                request = rates.report(self._front_end, next(self._seqs), elapsed_s)
                 pause_s = limits.CYCLE_PERIOD_MS / 1000
                 try:
                     reply: RateReply = await self._caller.call(

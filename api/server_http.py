@@ -446,7 +446,8 @@ class HttpServer:
         port: 0: any free one; see `port` after `start`.
         loopback_only: refuse an address that others can reach. What is served there travels as
             clear text, tokens too; who turns this off sees to that.
-        shared: other processes of this user may listen there too; connections are spread.
+        shared: further processes of this user may listen there too; connections are spread.
+        joins: it is such a further one. Else nobody may listen there yet, as without `shared`.
 
     Raises:
         InvalidArgument: the host is none of these.
@@ -461,6 +462,7 @@ class HttpServer:
         *,
         loopback_only: bool = True,
         shared: bool = False,
+        joins: bool = False,
     ) -> None:
         host = address_of(host)
         if loopback_only and not is_loopback(host):
@@ -469,7 +471,8 @@ class HttpServer:
         self._clock = clock
         self._host = host
         self.port = port
-        self._shared = shared
+        self._shared = shared or joins
+        self._joins = joins
         self._state = _State()
         self._listener: asyncio.Server | None = None
         self._ticking: asyncio.TimerHandle | None = None
@@ -505,6 +508,9 @@ class HttpServer:
             protocol.addresses = addresses
             return protocol
 
+        if self._shared and not self._joins and self.port:  # else two servers would share a port
+            probe = await loop.create_server(asyncio.Protocol, self._host, self.port)
+            probe.close()
         logging.getLogger(_UVICORN_LOG).addFilter(self._log_bounds)
         self._listener = await loop.create_server(
             make, self._host, self.port, backlog=_BACKLOG, reuse_port=self._shared or None

@@ -53,10 +53,18 @@ class _Queue:
             self.on_the_way += count
 
     def settle(self, before_ms: int, now_ms: int) -> None:
-        """Forget what SousChefs have told of by now, and front ends that are dead."""
-        lately = self.lately
-        while lately and not before_ms < lately[0][0] <= now_ms:
-            self.on_the_way -= lately.popleft()[1]
+        """Forget what SousChefs have told of by now."""
+        if self.lately and self.lately[-1][0] > now_ms:  # the clock went back
+            self.lately = deque((min(at_ms, now_ms), count) for at_ms, count in self.lately)
+        while self.lately and self.lately[0][0] <= before_ms:
+            self.on_the_way -= self.lately.popleft()[1]
+
+    def bury(self, silence_ms: int, now_ms: int) -> None:
+        """Forget front ends that are dead."""
+        for name, front in list(self.fronts.items()):
+            front.seen_ms = min(front.seen_ms, now_ms)  # the clock went back
+            if now_ms - front.seen_ms > silence_ms:
+                del self.fronts[name]
 
 
 class RoomBook:
@@ -95,12 +103,9 @@ class RoomBook:
         queue = self._queues.get(uuid)
         if queue is None:
             if len(self._queues) >= 2 * limits.WORKFLOWS_PER_ACCOUNT_MAX:
-                self._queues.clear()  # of workflows that are gone, for the most part
+                self._forget_quiet(period_ms, now_ms)
             queue = self._queues[uuid] = _Queue()
-        silence_ms = limits.RATE_SILENT_PERIODS * period_ms
-        for name, known in list(queue.fronts.items()):
-            if not 0 <= now_ms - known.seen_ms <= silence_ms:
-                del queue.fronts[name]
+        queue.bury(limits.RATE_SILENT_PERIODS * period_ms, now_ms)
         queue.settle(now_ms - limits.ROOM_SETTLE_PERIODS * period_ms, now_ms)
         front = queue.fronts.setdefault(request.front_end, _Front(request.seq - 1))
         if request.seq <= front.seq:
@@ -116,6 +121,14 @@ class RoomBook:
         front.given = self._room(uuid, queue, front, queued)
         front.room = max(front.given, left)  # the answer may be lost
         return front.given
+
+    def _forget_quiet(self, period_ms: int, now_ms: int) -> None:
+        """Forget workflows of which nobody tells any more: most of them are gone."""
+        for uuid, queue in list(self._queues.items()):
+            queue.bury(limits.RATE_SILENT_PERIODS * period_ms, now_ms)
+            queue.settle(now_ms - limits.ROOM_SETTLE_PERIODS * period_ms, now_ms)
+            if not queue.fronts and not queue.lately:
+                del self._queues[uuid]
 
     def _room(self, uuid: str, queue: _Queue, mine: _Front, queued: int) -> int:
         free = self.limit(uuid) - queued - queue.on_the_way

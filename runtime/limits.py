@@ -275,6 +275,7 @@ HTTP_IDLE_MAX_MS = 75 * SECOND_MS  # a connection between two requests
 FRONTS_MAX = 64  # front ends of one server, each a process
 FRONT_START_MAX_MS = 60 * SECOND_MS
 FRONT_END_MAX_MS = 15 * SECOND_MS  # then a front end that was told to end is killed
+FRONT_SILENCE_MAX_MS = 20 * SECOND_MS  # without a sign of life, then it is killed
 FRONT_RESTART_MS = 1 * SECOND_MS  # until one that died is started again
 HTTP_CONNECTIONS_MAX = 12_000  # of one front end; each costs a file descriptor
 HTTP_CONNECTIONS_ADDRESS_PERCENT = 50  # of them that one address may have; loopback: all

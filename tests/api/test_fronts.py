@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from toque.api.auth import TokenBook
 from toque.api.front_figures import (
     FrontFigures,
     RouteFigures,
+    counted_on,
+    front_ended,
     merged_routes,
     read_figures,
     write_figures,
@@ -39,6 +42,17 @@ from toque.runtime.link_socket import LinkServer, SocketLinks
 from toque.runtime.messages import Call
 from toque.runtime.process import ProcessMeter
 from toque.runtime.rpc import Router, ShardServer
+
+
+class Nobody:
+    """An application that serves nothing."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Nobody asks."""
+
+    def drain(self) -> None:
+        """Nothing is under way."""
+
 
 SECRET = b"a secret"
 TOKEN = "tq_" + "a" * 12 + "_" + "x" * 43
@@ -137,6 +151,9 @@ async def test_front_ends_share_an_address_and_tell_the_figures_of_all(tmp_path:
         os.kill(first, signal.SIGTERM)  # a service manager's: not for it
         os.kill(first, signal.SIGKILL)
         await until(lambda: len(fronts.pids) == 2 and first not in fronts.pids)
+        for _ in range(20):
+            assert (await asked(WHO))[0] == 200
+        await until(lambda: sum(served()) >= 60)  # what the dead one had counted is not lost
         fronts.drain()
         pids = fronts.pids
     for pid in pids:
@@ -156,6 +173,49 @@ async def test_a_front_end_that_can_not_start_is_told(
     assert fronts.pids == []
 
 
+async def test_a_front_end_without_a_sign_of_life_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FRONT_SILENCE_MAX_MS", "FRONT_RESTART_MS", "FRONT_END_MAX_MS"):
+        monkeypatch.setattr(limits, name, 20)
+    spec = FrontSpec(1, 2, "127.0.0.1", 1, str(tmp_path), str(tmp_path), SECRET, 1, 1)
+    fronts = Fronts([spec], ("/bin/sh", "-c", "echo ready; exec sleep 1000"))
+    try:
+        await fronts.start()
+        (silent,) = fronts.pids
+        await until(lambda: bool(fronts.pids) and silent not in fronts.pids)
+    finally:
+        await fronts.close()
+
+
+async def test_who_can_not_start_a_process_just_now_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("FRONT_RESTART_MS", "FRONT_END_MAX_MS"):
+        monkeypatch.setattr(limits, name, 20)
+    command, script = tmp_path / "front", tmp_path / "front.new"
+    spec = FrontSpec(1, 2, "127.0.0.1", 1, str(tmp_path), str(tmp_path), SECRET, 1, 1)
+    fronts = Fronts([spec], (str(command),))
+    starting = asyncio.create_task(fronts.start())
+    try:
+        await until(lambda: "can't be started" in caplog.text)
+        script.write_text("#!/bin/sh\necho ready; exec cat\n")
+        script.chmod(0o755)
+        script.rename(command)
+        await starting
+    finally:
+        await fronts.close()
+
+
+async def test_nobody_joins_a_server_by_chance() -> None:
+    async with HttpServer(Nobody(), SystemClock(), shared=True) as first:
+        second = HttpServer(Nobody(), SystemClock(), port=first.port, shared=True)
+        with pytest.raises(OSError, match="in use"):
+            await second.start()
+        async with HttpServer(Nobody(), SystemClock(), port=first.port, joins=True):
+            pass
+
+
 def test_figures_of_several_are_added_by_route(tmp_path: Path) -> None:
     took = [3, *[1] * BUCKETS]
     one = FrontFigures(1, None, None, 2, [RouteFigures("GET", "/a", {200: 1, 404: 2}, took)])
@@ -165,6 +225,10 @@ def test_figures_of_several_are_added_by_route(tmp_path: Path) -> None:
     assert read_figures(str(tmp_path), 4, 1) == [two]
     (tmp_path / "front-3").write_bytes(b"\xc1")  # of nobody's format
     assert read_figures(str(tmp_path), 4, 0) == [one, two]
+    front_ended(str(tmp_path), 1)
+    (kept,) = read_figures(str(tmp_path), 2, -1)
+    assert (kept.routes, kept.in_flight) == (one.routes, 0)
+    assert counted_on(two, kept).routes[0].statuses == {200: 6, 404: 2}
     (route,) = merged_routes([one, two])
     assert route.statuses == {200: 6, 404: 2}
     assert route.took_us == [6, *[2] * BUCKETS]

@@ -189,6 +189,27 @@ async def test_a_full_queue_is_remembered_while_nobody_creates(tmp_path: Path) -
                 await asyncio.sleep(1)
 
 
+async def test_who_comes_back_after_a_while_is_heard_and_fills_the_queue_no_further(
+    tmp_path: Path,
+) -> None:
+    none = CreateLimits(limits.CREATES_PER_SECOND_MAX, limits.CREATES_PER_SECOND_MAX)
+    async with fronts_at(tmp_path) as (router, (front,)):
+        await router.router.call(GATEKEEPER, "set_queue", "w", 100)
+        assert await front.passes(most=none)
+        calls = 0
+        while calls < router.calls:  # until it is quiet, and has forgotten
+            calls = router.calls
+            await asyncio.sleep(1.1)
+        queued = 1
+        for seq in range(1, 10):
+            queued += await front.burst(100, most=none)
+            assert queued <= 100
+            report = CycleRequest("acme/w/0", 1, seq, 0, queued, 0, 0, 0, 0, 0, False)
+            await router.router.call(GATEKEEPER, "cycle", report)
+            await asyncio.sleep(1)
+        assert queued > 80
+
+
 async def test_who_cannot_reach_the_gatekeeper_keeps_the_last_rates(tmp_path: Path) -> None:
     async with fronts_at(tmp_path) as (router, (front,)):
         await front.burst(100)

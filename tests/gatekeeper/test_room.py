@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +79,36 @@ def test_several_share_what_is_free_and_the_last_place_goes_to_who_asks() -> Non
     assert queue.queued == 300
 
 
+def test_a_clock_that_goes_back_forgets_neither_room_nor_what_was_let_in() -> None:
+    queue = Queue(100)
+    queue.report("a")
+    queue.report("b")
+    assert queue.room == {"a": 50, "b": 25}
+    assert queue.create("a", 50) == 50
+    queue.report("a")
+    queue.now_ms -= 5_000
+    for _ in range(5):
+        queue.report("b")
+        queue.report("a")
+        queue.now_ms -= 1
+    assert queue.queued + sum(queue.room.values()) <= 100
+    queue.reported = queue.queued
+    queue.now_ms += limits.ROOM_SETTLE_PERIODS * PERIOD + 1
+    queue.report("a")
+    assert queue.room["a"] > 0, "what was let in counts for ever"
+
+
+def test_many_workflows_that_come_and_go_forget_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WORKFLOWS_PER_ACCOUNT_MAX", 2)
+    queue = Queue(100)
+    queue.report("a")
+    for number in range(20):
+        request = RateRequest("c", number + 1, {}, {}, {}, {})
+        queue.book.on_report(request, f"gone-{number}", 0, PERIOD, queue.now_ms)
+    queue.report("b")
+    assert queue.room == {"a": 50, "b": 25}
+
+
 def test_what_was_let_in_counts_until_it_is_reported() -> None:
     queue = Queue(100)
     queue.report("a")
@@ -120,10 +151,13 @@ def test_while_souschefs_have_not_reported_everybody_keeps_what_it_has() -> None
 
 
 def test_the_dead_hold_nothing_and_no_clock_makes_them_immortal() -> None:
-    for passed_ms in ((limits.RATE_SILENT_PERIODS + 1) * PERIOD, -3_600_000):
+    for step_ms in (0, -3_600_000):
         queue = Queue(100)
         queue.report("a")
-        queue.now_ms += passed_ms
+        queue.now_ms += step_ms
+        queue.report("b")
+        assert queue.room["b"] == 25
+        queue.now_ms += (limits.RATE_SILENT_PERIODS + 1) * PERIOD
         queue.report("b")
         assert queue.room["b"] == 50
 
