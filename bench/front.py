@@ -119,7 +119,7 @@ async def api(folder: str, port: int) -> None:
     router = Router(PLACEMENT, links, loop)
     plane = ControlPlane(router, PLACEMENT, SystemClock(), entropy)
     app = make_app(plane, tokens=TokenBook({}), version="bench")
-    async with HttpServer(app, SystemClock(), port=port, shared=True) as server:
+    async with HttpServer(app, SystemClock(), port=port, shared=True, joins=port > 0) as server:
         settle()
         print(json.dumps({"url": server.url, "port": server.port}), flush=True)
         await loop.run_in_executor(None, sys.stdin.read)
