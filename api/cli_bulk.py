@@ -125,7 +125,7 @@ async def _named(
 async def _matching(
     client: Client, workflow: str, selection: Selection, wanted: Change | None
 ) -> AsyncIterator[BatchChanges]:
-    status, prefix = selection.status or (), selection.prefix or ""
+    status, prefix = selection.status or None, selection.prefix or ""
     if wanted is not None:
         async for done in client.change_matching(workflow, wanted, status=status, prefix=prefix):
             yield done

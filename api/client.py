@@ -193,7 +193,7 @@ class Client:
         workflow: str,
         change: str | Change,
         *,
-        status: str | Iterable[str] = (),
+        status: str | Iterable[str] | None = None,
         prefix: str = "",
         date_start: str | None = None,
         date_end: str | None = None,
@@ -225,7 +225,7 @@ class Client:
         self,
         workflow: str,
         *,
-        status: str | Iterable[str] = (),
+        status: str | Iterable[str] | None = None,
         prefix: str = "",
         date_start: str | None = None,
         date_end: str | None = None,
@@ -245,12 +245,14 @@ class Client:
             if body["cursor"] is None:
                 return
 
-    async def terminate_instances(self, workflow: str, statuses: Iterable[str] = ()) -> bool:
+    async def terminate_instances(
+        self, workflow: str, statuses: Iterable[str] | None = None
+    ) -> bool:
         """Terminate all that have not ended, or those of some statuses, in the background.
 
         False: that is under way already.
         """
-        found = check.statuses(statuses, "statuses")
+        found = [] if statuses is None else check.selected(statuses, "statuses")
         return await self.backend.terminate_all(check_workflow_name(workflow), found)
 
     async def get_instance(self, workflow: str, id: str) -> Instance:

@@ -317,7 +317,7 @@ class BlockingClient(Blocking[Client]):
         workflow: str,
         change: str | Change,
         *,
-        status: str | Iterable[str] = (),
+        status: str | Iterable[str] | None = None,
         prefix: str = "",
         date_start: str | None = None,
         date_end: str | None = None,
@@ -351,7 +351,7 @@ class BlockingClient(Blocking[Client]):
         self,
         workflow: str,
         *,
-        status: str | Iterable[str] = (),
+        status: str | Iterable[str] | None = None,
         prefix: str = "",
         date_start: str | None = None,
         date_end: str | None = None,
@@ -374,7 +374,7 @@ class BlockingClient(Blocking[Client]):
             )
         )
 
-    def terminate_instances(self, workflow: str, statuses: Iterable[str] = ()) -> bool:
+    def terminate_instances(self, workflow: str, statuses: Iterable[str] | None = None) -> bool:
         """Terminate all that have not ended, or those of some statuses, in the background.
 
         False: that is under way already.

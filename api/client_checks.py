@@ -99,6 +99,14 @@ def statuses(value: object, what: str = "status") -> list[str]:
     return found
 
 
+def selected(value: object, what: str = "status") -> list[str]:
+    """Statuses that select what is changed: at least one, as none could mean nothing or all."""
+    found = statuses(value, what)
+    if not found:
+        refuse(what, value, "a status or several, or left out for all", f"{what}=['queued']")
+    return found
+
+
 def date(value: object, what: str) -> str:
     """A date, which the server reads."""
     return text(value, what, "'2026-01-31T12:00:00Z'")
@@ -108,7 +116,9 @@ def selection(
     status: object, prefix: str, date_start: object, date_end: object, limit: object
 ) -> dict[str, Any]:
     """A filter of instances, as a body; `cursor` in it is where to go on."""
-    found: dict[str, Any] = {"status": statuses(status)}
+    found: dict[str, Any] = {}
+    if status is not None:
+        found["status"] = selected(status)
     if prefix:
         found["prefix"] = check_id_prefix(prefix)
     for name, given in (("date_start", date_start), ("date_end", date_end)):

@@ -60,7 +60,7 @@ class StatusBody(msgspec.Struct, forbid_unknown_fields=True):
 class FilterBody(msgspec.Struct, forbid_unknown_fields=True):
     """Which instances: all of these hold. Statuses with commas between, or as a list."""
 
-    status: str | list[str] = ""
+    status: str | list[str] | None = None
     prefix: str = ""
     date_start: str | None = None
     date_end: str | None = None
@@ -213,7 +213,11 @@ def _selected(found: SelectionBody) -> list[str] | ListQuery:
 def _filtered(given: FilterBody, limit: int, cursor: str | None) -> ListQuery:
     if not 1 <= limit <= limits.CHANGE_BATCH_MAX:
         raise InvalidArgument(f"limit must be 1 to {limits.CHANGE_BATCH_MAX}.")
-    statuses = given.status if isinstance(given.status, list) else _words(given.status)
+    statuses = given.status
+    if not isinstance(statuses, list):
+        statuses = [] if statuses is None else parse_selected(statuses)
+    elif not statuses:
+        raise _none_selected()
     until = _instant(given.date_end, "date_end")
     return ListQuery(
         statuses=tuple(statuses),
@@ -295,6 +299,21 @@ def parse_choice(query: dict[str, str], name: str, choices: tuple[str, ...]) -> 
 def parse_words(query: dict[str, str], name: str) -> tuple[str, ...]:
     """Words with commas between them."""
     return _words(query.get(name, ""))
+
+
+def parse_selected(text: str) -> list[str]:
+    """Statuses with commas between them, which select what is changed: at least one."""
+    found = list(_words(text))
+    if not found:
+        raise _none_selected()
+    return found
+
+
+def _none_selected() -> InvalidArgument:
+    return InvalidArgument(
+        "status is empty, and would select nothing; name one or more, or leave it out for "
+        "instances in every status."
+    )
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -201,7 +201,7 @@ class Routes:
 
     async def _terminate_instances(self, request: Request) -> bytes:
         query = requests.parse_query(request.query, ("status",))
-        statuses = [word for word in query.get("status", "").split(",") if word]
+        statuses = requests.parse_selected(query["status"]) if "status" in query else []
         begun = await self._plane.terminate_all(request.account, request.words[0], statuses)
         return shapes.answer(shapes.Begun("ok" if begun else "already_running"))
 

@@ -6,9 +6,13 @@ is asked for is imported.
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
+from typing import Any
 
 import typer
 
@@ -46,8 +50,22 @@ def make_app(names: list[str]) -> typer.Typer:
         """Measure toque on this machine. `make bench` runs those that fit into 25 minutes."""
 
     for name in names:
-        app.command(name)(import_module(f".{MEASURES[name]}", __package__).command)
+        app.command(name)(_of_numbers(import_module(f".{MEASURES[name]}", __package__).command))
     return app
+
+
+def _of_numbers(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which refuses what is no number: that is within any bounds."""
+
+    @wraps(command)
+    def checked(**options: Any) -> None:
+        for name, value in options.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                told = f"--{name.replace('_', '-')} is {value}, which is not a number of anything."
+                raise typer.BadParameter(told)
+        command(**options)
+
+    return checked
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import peers, processes, progress, sections, throughput, waiting
+from . import asked, peers, processes, progress, sections, throughput, waiting
 from .figures import median_of, shown, table
 from .server import fresh
 
@@ -205,7 +205,8 @@ def command(
 ) -> None:
     """Three workloads, beside the peers of the kit that $PEERS names."""
     names = peers.chosen(others)
-    plan = Plan([OURS, *names], workloads.split(","), rounds, seconds)
+    wanted = asked.words(workloads, "--workloads", WORKLOADS)
+    plan = Plan([OURS, *names], wanted, rounds, seconds)
 
     def one(name: str, workload: str, timeout_s: float) -> dict[str, Any] | None:
         if name == OURS:

@@ -21,7 +21,7 @@ from toque.api.wiring_ray import RayRuntime, start_ray
 from toque.gatekeeper.messages import ACCOUNT_KIND, GATEKEEPER_KIND
 from toque.runtime.ids import EntityRef
 
-from . import sections
+from . import asked, sections
 from .figures import table
 from .server import APP
 
@@ -105,7 +105,8 @@ def command(
     page: Annotated[bool, typer.Option("--page/--no-report", help="Write the page.")] = True,
 ) -> None:
     """Calls at the Gatekeeper, and how soon a newcomer starts."""
-    counted, starts = asyncio.run(_measured([int(n) for n in creates.split(",")]))
+    counts = [int(n) for n in asked.numbers(creates, "--creates", 1)]
+    counted, starts = asyncio.run(_measured(counts))
     text = report(counted, starts)
     print(text)
     if page:

@@ -23,7 +23,7 @@ import typer
 
 from toque.loadtest.histograms import percentile
 
-from . import sections
+from . import asked, sections
 from .figures import table
 from .server import Server
 
@@ -176,7 +176,7 @@ def command(
     page: Annotated[bool, typer.Option("--page/--no-report", help="Write the page.")] = True,
 ) -> None:
     """Creates at a steady rate, in an open loop."""
-    rows = asyncio.run(_measured([float(rate) for rate in rates.split(",")], seconds, ray))
+    rows = asyncio.run(_measured(asked.numbers(rates, "--rates", 1), seconds, ray))
     show(rows)
     if page:
         sections.put("creates", report(rows, seconds, ray), figures={**rows[0], "seconds": seconds})

@@ -225,6 +225,8 @@ def command(
     if role:
         run_role(role, folder, profile, port)
         return
+    if profile not in ("", "api", "client"):
+        raise typer.BadParameter(f"--profile takes api or client, not {profile!r}.")
     asked = Asked(n, conc, only, profile)
     with tempfile.TemporaryDirectory(prefix="tq") as made:
         running = []

@@ -157,10 +157,10 @@ def report(found: dict[str, Any], asked: Asked) -> str:
 
 
 def command(
-    queued: Annotated[int, typer.Option(help="Instances of the noisy one.")] = 100_000,
-    limit: Annotated[int, typer.Option(help="Slots.")] = 40,
-    rate: Annotated[float, typer.Option(help="Creates a second of each of the nine.")] = 10,
-    seconds: Annotated[float, typer.Option(help="For how long.")] = 60,
+    queued: Annotated[int, typer.Option(min=1, help="Instances of the noisy one.")] = 100_000,
+    limit: Annotated[int, typer.Option(min=1, help="Slots.")] = 40,
+    rate: Annotated[float, typer.Option(min=0.1, help="Creates a second of each.")] = 10,
+    seconds: Annotated[float, typer.Option(min=1, help="For how long.")] = 60,
     report_to_docs: Annotated[bool, typer.Option("--report/--no-report")] = True,
 ) -> None:
     """One workflow with a long queue beside nine that get a few creates a second."""

@@ -267,7 +267,7 @@ def report(rows: list[dict[str, Any]], drained: dict[str, Any]) -> str:
 
 def command(
     n: Annotated[int, typer.Option(help="Instances.", min=2_000)] = 200_000,
-    drain_s: Annotated[float, typer.Option(help="Seconds at most; 0: to the end.")] = 0,
+    drain_s: Annotated[float, typer.Option(min=0, help="Seconds at most; 0: all.")] = 0,
     report_to_docs: Annotated[bool, typer.Option("--report/--no-report")] = True,
 ) -> None:
     """A queue of many: creates, lists, memory and files on the way, and how it drains."""

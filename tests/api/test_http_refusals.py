@@ -148,6 +148,8 @@ REFUSED = [
     ("POST", f"{CREATE}/batch/status", b'{"instances":["a b"],"status":"pause"}', BAD_ID),
     ("PUT", f"{CREATE}/terminate?status=complete", None, INVALID),
     ("PUT", f"{CREATE}/terminate?status=asleep", None, INVALID),
+    ("PUT", f"{CREATE}/terminate?status=", None, INVALID),
+    ("PUT", f"{CREATE}/terminate?status=,", None, INVALID),
     ("DELETE", f"{CREATE}/nobody", None, NO_INSTANCE),
     ("PATCH", f"{CREATE}/one/status", b'{"status":"terminate","x":1}', INVALID),
     ("PATCH", f"{CREATE}/one/status", b"{}", INVALID),

@@ -120,6 +120,29 @@ def test_each_measure_says_what_its_options_are(name: str) -> None:
     assert "--help" in shown.output
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["creates", "--rates", "fast"], "--rates 200,2000"),
+        (["creates", "--rates", "300,0"], "from 1 on"),
+        (["creates", "--rates", "nan"], "from 1 on"),
+        (["creates", "--seconds", "inf"], "inf, which is not a number"),
+        (["layers", "--scale", "inf"], "inf, which is not a number"),
+        (["control-plane", "--creates", ""], "from 1 on"),
+        (["compare", "--peers", "none", "--workloads", "w1,w9"], "'w9' is not known"),
+        (["noisy", "--limit", "0"], "--limit"),
+        (["noisy", "--rate", "-1"], "--rate"),
+        (["queue", "--drain-s", "-1"], "--drain-s"),
+        (["front", "--profile", "all"], "api or client"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_options_are_refused_before_anything_is_measured(words: list[str], told: str) -> None:
+    found = CliRunner().invoke(make_app([words[0]]), words, env={"COLUMNS": "200"})
+    assert found.exit_code == 2, found.output
+    assert told in found.stderr
+
+
 @pytest.mark.parametrize("others", [False, True])
 def test_the_parts_of_make_bench_have_the_options_that_they_are_given(others: bool) -> None:
     found = [*everything.parts(others), *everything.quick_parts(others)]
