@@ -6,12 +6,15 @@ it first. A note belongs to a test for as long as that holds a lock, which ends 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
+import ipaddress
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -31,7 +34,7 @@ class Note(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The same for the same limit, and fit for a file."""
-        words = msgspec.json.encode([self.url, self.account, self.workflow])
+        words = msgspec.json.encode([_server_of(self.url), self.account, self.workflow])
         return hashlib.sha256(words).hexdigest()[:32]
 
     @property
@@ -90,9 +93,19 @@ def left_on(url: str, account: str) -> list[Note]:
     found = []
     for file in sorted(notes_folder().glob("*.json")):
         note = read(file)
-        if note is not None and (note.url, note.account) == (url, account):
+        if note is not None and (_server_of(note.url), note.account) == (_server_of(url), account):
             found.append(note)
     return found
+
+
+def _server_of(url: str) -> tuple[str, int | None]:
+    """Host and port, alike for all names that this machine has for itself."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    with contextlib.suppress(ValueError):
+        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
+            host = "localhost"
+    return host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def read(file: Path) -> Note | None:

@@ -93,3 +93,18 @@ def test_no_place_for_notes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(InvalidArgument, match="XDG_STATE_HOME"), claimed(Note("u", "a", None, 1)):
         pass
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:8787", "http://[::1]:8787/", "http://LOCALHOST.:8787"]
+)
+def test_a_server_is_the_same_by_all_names_of_this_machine(url: str) -> None:
+    one, other = (Note(each, "default", HELD, 3, 17) for each in ("http://127.0.0.1:8787", url))
+    with claimed(one) as file:
+        keep(one, file)
+        with pytest.raises(InvalidArgument, match="another load test"), claimed(other):
+            pass
+        assert left_on(url, "default") == [one]
+    for elsewhere in ("http://127.0.0.1:8788", "https://127.0.0.1", "http://10.0.0.1:8787"):
+        assert left_on(elsewhere, "default") == []
+    file.unlink()
