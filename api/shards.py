@@ -354,6 +354,7 @@ def _envs(
             code_host=code_host,
             reporter=reporter,
             local=host.local,
+            crowded=lambda: host.crowded,
             faults=settings.faults.engine,
             blobs=blobs,
             retention=settings.retention,

@@ -343,7 +343,8 @@ class Engine(InstanceOperations):
             self._tidy_alarm(0)
         elif instance.status in ("queued", "waiting"):
             self._tidy_alarm(instance.wake_ms)
-            if instance.status == "queued" and self._run is None and not self._waiters:
+            is_idle = instance.status == "queued" and self._run is None and not self._waiters
+            if is_idle and self.env.crowded():
                 self.ctx.evict()  # its turn may be hours away, and there may be millions
 
     @classmethod

@@ -33,6 +33,10 @@ class EngineFaults:
     no_announce_alarm: bool = False
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class EngineEnv:
     """See the module's description.
@@ -47,6 +51,7 @@ class EngineEnv:
         faults: see `EngineFaults`.
         blobs: the shard's streams.
         codecs: what payloads go through on their way to disk.
+        crowded: whether the queued are to leave memory soon (`host.crowded`).
         starts_ms: how long those that were granted a slot had waited for it.
         retention: how long instances are kept after success, and after another end, in ms.
     """
@@ -61,4 +66,5 @@ class EngineEnv:
     blobs: BlobCollector | None = None
     codecs: Codecs = NO_CODECS
     retention: tuple[int, int] = (RETENTION_DEFAULT_MS, RETENTION_DEFAULT_MS)
+    crowded: Callable[[], bool] = _always
     starts_ms: Histogram = field(default_factory=Histogram)

@@ -165,6 +165,11 @@ class Host:
         activation = self._live.get(ref)
         return None if activation is None else activation.entity
 
+    @property
+    def crowded(self) -> bool:
+        """Whether so many entities are live that who has nothing to do had better leave."""
+        return len(self._live) > limits.ENTITIES_ROOMY_MAX
+
     def live(self, kind: str) -> list[DurableObject]:
         """The live entities of a kind."""
         return [activation.entity for ref, activation in self._live.items() if ref.kind == kind]

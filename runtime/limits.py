@@ -191,6 +191,9 @@ WORKFLOW_WEIGHT_MAX = 1_000
 # entities
 MAILBOX_CALLS_MAX = 10_000
 ENTITIES_LIVE_MAX = 200_000  # per shard; past it the idle leave memory at once
+ENTITIES_ROOMY_MAX = (
+    20_000  # with fewer, even those with nothing to do may stay until they are idle
+)
 IDLE_EVICTION_MS = 60_000
 SHARD_MEMORY_BYTES_MAX = 4_096 * MIB  # of a shard's process; past it the idle leave at once
 MEMORY_CHECK_MS = 1_000
@@ -390,6 +393,7 @@ assert BATCH_BYTES_MAX >= 2 * FRAME_BYTES_MAX
 assert PACED_ROWS_MAX < BATCH_ROWS_MAX - BATCH_ROWS_RESERVED  # bulk work refuses no caller
 assert CYCLE_PERIOD_MS <= REPORT_RETRY_MS < ANNOUNCE_ALARM_MS < POKE_AFTER_MS
 assert PRESSURE_IDLE_MS < IDLE_EVICTION_MS
+assert ENTITIES_ROOMY_MAX < ENTITIES_LIVE_MAX
 assert 3 * CYCLE_PERIOD_MS < SHARE_ROTATION_MS < LEASE_LINGER_MS
 assert CYCLE_PERIOD_MS < CONTROL_CALL_TIMEOUT_MS <= LEASE_SILENT_PERIODS * CYCLE_PERIOD_MS
 assert POKE_AFTER_MS < POKE_HELD_AFTER_MS

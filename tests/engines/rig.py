@@ -123,6 +123,7 @@ class Rig:
             code_host=self.code,
             reporter=self.reporter,
             local=lambda ref: self.host.local(ref),
+            crowded=lambda: self.host.crowded,
             faults=self.faults,
             blobs=self.collector,
         )

@@ -104,14 +104,18 @@ async def test_a_waiting_instance_leaves_memory_when_idle_and_wakes_by_replay(
         assert (await rig.ended()).output == b'"now"'
 
 
-async def test_a_queued_instance_leaves_memory_soon_and_takes_its_slot_from_there(
-    tmp_path: Path,
+@pytest.mark.parametrize("most", [0, 1])
+async def test_a_queued_instance_leaves_memory_soon_if_there_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
+    monkeypatch.setattr(limits, "ENTITIES_ROOMY_MAX", most)
     async with rigged(tmp_path) as rig:
         rig.auto = False
         await rig.create(one_step(lambda: 5))
         assert live(rig) is not None
         await rig.pass_time(2)
+        assert (live(rig) is None) == (most == 0)
+        await rig.pass_time(2 * limits.IDLE_EVICTION_MS / 1_000)
         assert live(rig) is None
         assert not rig.due_alarms()
         await rig.grant(rig.reports[-1])
