@@ -29,7 +29,7 @@ from .messages import (
     Settings,
     WorkflowRecord,
 )
-from .planes import requires
+from .planes import commits_to_v2, requires
 from .settings import ACCOUNT_ROW, NOTHING_SET, QUEUES, SETTINGS, SettingsBook, check_change
 from .workflow_registry import (
     ACCOUNTS,
@@ -66,6 +66,7 @@ class Account(AdoptableRegistry):
     # --- scripts ----------------------------------------------------------------------------
 
     @requires("v2")
+    @commits_to_v2
     def put_script(
         self, script: str, code_hash: str, classes: list[tuple[str, str]], take_over: bool
     ) -> Deployed:
@@ -110,6 +111,7 @@ class Account(AdoptableRegistry):
         return ScriptRecord(script, code_hash, created_ms, now_ms, classes)
 
     @requires("v2")
+    @commits_to_v2
     def register(
         self, name: str, class_name: str, script_name: str, change: LimitsChange
     ) -> DeployedWorkflow:
@@ -156,6 +158,7 @@ class Account(AdoptableRegistry):
         return None if row is None else _script_of(row)
 
     @requires("v2")
+    @commits_to_v2
     def delete_workflow(self, name: str) -> WorkflowRecord:
         """Remove a workflow; the name is free again, the uuid is never used again.
 
@@ -175,12 +178,14 @@ class Account(AdoptableRegistry):
         self._fix_spread(record.uuid, None)
         clearing = EntityRef(CLEARING_KIND, f"{self.account}/{record.uuid}")
         self.ctx.tell(clearing, "begin", "delete", [], record.uuid)
+        self._drop_unborn(record.uuid)
         self._next_generation()
         self.ctx.delete(WORKFLOWS, (key, name))
         del self._workflows[name]
         return record
 
     @requires("v2")
+    @commits_to_v2
     def set_souschefs(self, name: str, souschefs: int | None) -> WorkflowRecord:
         """Set over how many SousChefs new instances are spread; old ones stay where they are.
 
@@ -223,6 +228,7 @@ class Account(AdoptableRegistry):
             self._change(record, souschefs=souschefs)
 
     @requires("v2")
+    @commits_to_v2
     def set_workflow_limits(self, name: str, weight: int, running_max: int) -> WorkflowRecord:
         """Set a workflow's weight (1: as all others) and limit (0: only the account's).
 
@@ -261,6 +267,7 @@ class Account(AdoptableRegistry):
         )
 
     @requires("v2")
+    @commits_to_v2
     def change_limits(self, name: str | None, change: LimitsChange) -> AccountSnapshot:
         """Change limits and settings of a workflow (None: of the account), all or none of them.
 
@@ -303,6 +310,7 @@ class Account(AdoptableRegistry):
         return True
 
     @requires("v2")
+    @commits_to_v2
     def set_limits(self, running_max: int) -> AccountSnapshot:
         """Set how many instances of the account may run.
 

@@ -4,6 +4,9 @@ Below `account`. An account that was made on V1 has a row that says so before an
 until it is adopted all its registry's methods are refused (`planes.requires`). Rows come over in
 parts; only when all are here may it be adopted, in one commit. What was given up is deleted before
 anything else comes over.
+
+While the account heals it may still go back. A change of the registry ends that first, durably:
+what was acknowledged here is never taken back.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import ClassVar
 
 from ..runtime.entity import Context
 from ..runtime.errors import InvalidArgument
-from ..runtime.ids import EntityRef
+from ..runtime.ids import EntityRef, old_account
 from ..runtime.tables import Table
 from .handover import (
     ALL_ROWS,
@@ -43,12 +46,27 @@ class AdoptableRegistry(WorkflowRegistry):
 
     def __init__(self, ctx: Context, env: AccountEnv | None) -> None:
         self._planes = PlaneBook(ctx, ACCOUNT_PLANES)
+        self._settled = False
         super().__init__(ctx, env)
 
     @property
     def plane(self) -> Plane:
         """Where the account is."""
         return self._planes.state.plane
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the account can't go back to V1: once healed it can't."""
+        return self._settled or not self._planes.state.healing
+
+    async def _settle(self) -> None:
+        """Have AccountOld note that V2 changes something, so that nothing is lost by an abort.
+
+        Raises:
+            WrongControlPlane: the account is back on V1, or not yet on V2.
+        """
+        await self.ctx.call(old_account(self.account), "ask", "", True)
+        self._settled = True
 
     def set_plane(self, plane: str) -> None:
         """Make a new account one of V1. Again, or after it has moved, it changes nothing.
@@ -104,6 +122,7 @@ class AdoptableRegistry(WorkflowRegistry):
                 {"account": self.account, "migration_id": migration_id, "reason": "no registry"},
             )
         self._planes.write(plane="v2", healing=True, from_v1=True)
+        self._settled = False
         self._load()
 
     def healed(self, migration_id: str) -> None:
@@ -140,6 +159,11 @@ class AdoptableRegistry(WorkflowRegistry):
         await clear_rows(self.ctx, self.REGISTRY)
         self._planes.write(migration_id="", rows=NO_ROWS)
         self._load()
+
+    def _drop_unborn(self, uuid: str) -> None:
+        """A workflow is deleted: who has no Engine gets none."""
+        if self._planes.state.healing:
+            self.ctx.tell(old_account(self.account), "drop_unborn", uuid)
 
     def _check_plane(self, change: LimitsChange, *, of_workflow: bool) -> None:
         """Refuse what can't hold while instances of V1 are left (`PlaneUnsupported`)."""

@@ -119,3 +119,20 @@ def requires(*planes: Plane) -> Callable[[_M], _M]:
         return cast(_M, guarded)
 
     return guard
+
+
+def commits_to_v2(method: _M) -> _M:
+    """Guard a handler that changes what V1 would not know of if the account went back there.
+
+    The entity has `_is_settled`, whether there is no way back, and `_settle`, which sees to it.
+    """
+
+    async def settled(self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        await self._settle()
+        return method(self, *args, **named)
+
+    @functools.wraps(method)
+    def guarded(self: Any, *args: Any, **named: Any) -> Any:
+        return method(self, *args, **named) if self._is_settled else settled(self, args, named)
+
+    return cast(_M, guarded)

@@ -18,7 +18,7 @@ from ..runtime.ids import check_workflow_name
 from ..runtime.tables import Table, every_row
 from .deploys import check_owner
 from .messages import VersionRecord, WorkflowRecord
-from .planes import Plane, requires
+from .planes import Plane, commits_to_v2, requires
 
 ACCOUNTS = Table(
     "accounts",
@@ -97,6 +97,14 @@ class WorkflowRegistry(DurableObject):
         return "v2"
 
     @property
+    def _is_settled(self) -> bool:
+        """Whether the account can't go back to V1; see `planes.commits_to_v2`."""
+        return True
+
+    async def _settle(self) -> None:
+        """Return when it can't."""
+
+    @property
     def account(self) -> str:
         """The account's id."""
         return self.ctx.ref.key.split("/", 1)[0]
@@ -116,6 +124,7 @@ class WorkflowRegistry(DurableObject):
         }
 
     @requires("v2")
+    @commits_to_v2
     def put_workflow(
         self,
         name: str,

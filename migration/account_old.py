@@ -306,7 +306,10 @@ class AccountOld(MovingAccount):
         return self._told(snapshot)
 
     def _told(self, snapshot: AccountSnapshot) -> AccountSnapshot:
-        return msgspec.structs.replace(snapshot, plane=PlaneInfo("v1"))
+        rate = max(1, self._window.most * 1_000 // limits.V1_CREATES_WINDOW_MS)
+        return msgspec.structs.replace(
+            snapshot, creates_per_second=(rate, rate), plane=PlaneInfo("v1")
+        )
 
 
 def _unborn(entry: Entry) -> InstanceUnborn:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.moving import Move
+from tests.api.moving import ID, Move
 from toque import workflow
 from toque.api.client import Client
 from toque.api.client_embedded import EmbeddedBackend
@@ -33,6 +33,7 @@ from toque.gatekeeper.planes import (
 )
 from toque.gatekeeper.refusals import AccountAlreadyExists, AccountNotFound, RateLimited
 from toque.migration.messages import Forwarded, OldCreate
+from toque.migration.refusals import AbortRefused
 from toque.runtime.clock import SystemClock
 from toque.runtime.entropy import SystemEntropy
 from toque.runtime.errors import (
@@ -40,6 +41,7 @@ from toque.runtime.errors import (
     InstanceNotFound,
     InvalidArgument,
     RequestIdReused,
+    WorkflowNotFound,
 )
 from toque.runtime.ids import EntityRef, old_account
 
@@ -208,6 +210,7 @@ async def test_what_v1_does_not_have_is_refused_and_changes_nothing(tmp_path: Pa
     async with on_v1(tmp_path) as runtime:
         admin = runtime.control_plane.limits
         before = await admin.of_workflow("default", "double")
+        assert before.creates_per_second == 10  # 100 in 10 s
         for change in (
             LimitsChange(weight=2),
             LimitsChange(souschefs=3),
@@ -357,6 +360,31 @@ async def test_an_aborted_move_leaves_v1_as_it_was(tmp_path: Path) -> None:
         await asking.send_event("answer", 1)
         assert (await asking.wait(30)).output == 1
         assert (await move.old("status"))[0] == "v1"
+
+
+async def test_what_v2_has_changed_is_not_taken_back(tmp_path: Path) -> None:
+    async with on_v1(tmp_path, v1=FAULTY) as runtime, another_front_end(runtime) as other:
+        client, move = runtime.client(), Move(runtime.router)
+        for n in range(LOST_BIRTHS):
+            await client.create_instance("double", f"n{n}", n)
+        while (await move.old("status"))[3] > 1:  # without an Engine
+            await asyncio.sleep(0)
+        frozen = await move.freeze()
+        await move.adopt(frozen)
+        change = asyncio.create_task(other.deploys.delete("default", "double"))
+        while not other.planes.reroutes:  # the Account has it, V2 does not serve yet
+            await asyncio.sleep(0)
+        await move.route()
+        assert (await change).name == "double"
+        with pytest.raises(AbortRefused):
+            await move.old("abort", ID)
+        with pytest.raises(WorkflowNotFound):
+            await client_of(other).create_instance("double", "n9")
+        while (await move.old("status"))[3]:  # who has none gets none
+            await asyncio.sleep(0)
+        await move.heal()
+        changed = await other.limits.of_account("default", LimitsChange(running_max=9))
+        assert changed.running_max == 9
 
 
 async def test_no_request_fails_while_the_account_moves(tmp_path: Path) -> None:
