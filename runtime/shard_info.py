@@ -38,7 +38,7 @@ class ShardInfo(DurableObject):
         self._probed_ms: int | None = None
 
     def statistics(self) -> dict[str, Any]:
-        """Counters of the shard: calls, commits, rows, live entities, alarms, epoch."""
+        """Counters of the shard: calls, commits, rows, live entities, alarms."""
         found: dict[str, Any] = self.env.statistics()
         return found
 
