@@ -86,12 +86,12 @@ ABORTABLE = frozenset({State.PLANNED, State.FROZEN, State.ADOPTED, State.ROUTED}
 HOLDS = frozenset({State.PLANNED, State.ROUTED, State.HEALED})
 """Where a pause holds."""
 FINISHED = frozenset({State.RETIRED, State.ABORTED})
-PAUSES_MS: dict[Act, int] = {
-    Act.HEAL: limits.MIGRATION_HEAL_MS,
-    Act.DRAIN: limits.MIGRATION_LOOK_MS,
-    Act.RETIRE: limits.MIGRATION_RETIRE_MS,
+_LOOKS_MS: dict[Act, tuple[int, int]] = {
+    Act.DRAIN: (limits.MIGRATION_LOOK_MS, limits.MIGRATION_LOOK_MAX_MS),
+    Act.RETIRE: (limits.MIGRATION_LOOK_MAX_MS, limits.MIGRATION_RETIRE_MAX_MS),
 }
-"""How long after an act that has to be done again."""
+_LOOKS = 20
+"""What takes long is looked at the more seldom: after a part of the time that it has taken."""
 
 
 class Cutover(msgspec.Struct, frozen=True):
@@ -179,6 +179,14 @@ def due_ms(cutover: Cutover, now_ms: int) -> int | None:
     if cutover.finished or cutover.holds:
         return None
     return max(now_ms, cutover.not_before_ms) if cutover.state is State.PLANNED else now_ms
+
+
+def pause_ms(cutover: Cutover, act: Act, now_ms: int) -> int:
+    """How long after an act that has to be done again."""
+    if act not in _LOOKS_MS:
+        return limits.MIGRATION_HEAL_MS
+    least, most = _LOOKS_MS[act]
+    return max(least, min(most, (now_ms - cutover.log[-1][1]) // _LOOKS))
 
 
 def moved(cutover: Cutover, outcome: Outcome, now_ms: int, found: Any = None) -> Cutover:

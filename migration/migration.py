@@ -25,7 +25,6 @@ from ..runtime.ids import EntityRef
 from ..runtime.shard_info import SHARD_INFO_KIND
 from ..runtime.tables import Table
 from .cutover import (
-    PAUSES_MS,
     Act,
     Cutover,
     Outcome,
@@ -37,6 +36,7 @@ from .cutover import (
     due_ms,
     final,
     moved,
+    pause_ms,
     troubled,
 )
 from .messages import (
@@ -241,9 +241,12 @@ class Migration(DurableObject):
                 self._failed(cutover, error)
                 return
             now = self._known()  # a pause may have been asked for meanwhile
-            self._put(moved(now, outcome, self.ctx.clock.now_ms(), found))
+            now_ms = self.ctx.clock.now_ms()
+            after = moved(now, outcome, now_ms, found)
+            if after != now:
+                self._put(after)
             if outcome is Outcome.AGAIN:
-                self.ctx.set_alarm(self.ctx.clock.now_ms() + PAUSES_MS[act])
+                self.ctx.set_alarm(now_ms + pause_ms(after, act, now_ms))
                 return
 
     def _failed(self, cutover: Cutover, error: ToqueError) -> None:

@@ -142,8 +142,9 @@ CLEARING_LINGER_MS = MINUTE_MS  # after it no front end can create for a workflo
 
 # accounts on V1, and moving them to V2
 MIGRATION_HEAL_MS = 10  # between two parts of a healing
-MIGRATION_LOOK_MS = 2 * SECOND_MS  # how often it is looked whether all has ended
-MIGRATION_RETIRE_MS = MINUTE_MS  # how often it is looked whether nothing is kept any more
+MIGRATION_LOOK_MS = 2 * SECOND_MS  # how often it is looked whether all has ended, at first
+MIGRATION_LOOK_MAX_MS = MINUTE_MS  # and after a while; also whether nothing is kept any more
+MIGRATION_RETIRE_MAX_MS = HOUR_MS  # and that after a while
 MIGRATION_RETRY_MS = 50  # after a call that failed while the account takes no calls
 MIGRATION_PATIENCE_MS = 2 * SECOND_MS  # how long such a call is repeated at once
 MIGRATION_AGAIN_MS = SECOND_MS  # and after that

@@ -351,3 +351,14 @@ async def test_metrics_tell_of_v1_what_they_tell_of_v2(tmp_path: Path) -> None:
         await asyncio.sleep(3)
         slots = accounts_of(await figures(), 10)[ACME]
         assert (slots["limit"], slots["used"], slots["leases"]) == (9, 5, 1)
+
+
+async def test_an_operation_that_waits_for_a_birth_that_is_lost_hears_of_it(tmp_path: Path) -> None:
+    async with rig_at(tmp_path) as rig:
+        await rig.create("a")  # answered; the message that makes its Engine is on its way
+        told = Forwarded(rig.key("a"), "pause", ["r1", "api"], 30_000)
+        waiting = asyncio.ensure_future(rig.entity().forward(told))
+        await asyncio.sleep(0)
+        rig.crash(rig.home(EntityRef("Engine", rig.key("a"))))
+        with pytest.raises(InstanceUnborn, match="has no Engine yet"):
+            await waiting

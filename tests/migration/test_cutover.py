@@ -23,6 +23,7 @@ from toque.migration.cutover import (
     due_ms,
     final,
     moved,
+    pause_ms,
     troubled,
 )
 from toque.migration.messages import Frozen, OldStatus, migration_id
@@ -156,6 +157,15 @@ def test_no_order_of_events_leaves_the_way(events: list[str]) -> None:
             assert cutover.frozen == FROZEN
     states = [state for state, _ in cutover.log if state in PATH]
     assert states == sorted(states, key=PATH.index), "it never goes back but from an abort"
+
+
+def test_what_takes_long_is_looked_at_more_seldom() -> None:
+    healed, drained = at(State.HEALED), at(State.DRAINED)
+    assert pause_ms(at(State.ROUTED), Act.HEAL, 10**9) == 10
+    waited = [pause_ms(healed, Act.DRAIN, 2 + ms) for ms in (0, 60_000, 600_000, 10**9)]
+    assert waited == [2_000, 3_000, 30_000, 60_000]
+    waited = [pause_ms(drained, Act.RETIRE, 2 + ms) for ms in (0, 86_400_000)]
+    assert waited == [60_000, 3_600_000]
 
 
 def facts(**more: object) -> Facts:

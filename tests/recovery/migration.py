@@ -23,14 +23,15 @@ from tests.recovery.moving import FULL, Figures, Move, Sizes, pause, percentile
 from tests.recovery.server import Server
 from toque.api.client_http import connect
 from toque.api.wiring import DEFAULT_ACCOUNT
+from toque.migration.refusals import MigrationRefused
 
 P99_MAX_S = 1.0
-KILL_GAP_S = (2.0, 4.0)
+KILL_GAP_S = (3.0, 8.0)
 
 
-async def kill_some(server: Server, chance: random.Random, killed: list[float]) -> None:
-    """Kill a random shard actor again and again."""
-    while True:
+async def kill_some(server: Server, chance: random.Random, killed: list[float], move: Move) -> None:
+    """Kill a random shard actor again and again, while there is load."""
+    while not move.is_over:
         await pause(chance.uniform(*KILL_GAP_S))
         actors = await asyncio.to_thread(server.actors)
         if actors:
@@ -50,24 +51,25 @@ async def campaign(sizes: Sizes, *, kill: bool, seed: int, data_shards: int = 2)
             async with server.client() as client, boss:
 
                 async def start() -> None:
-                    await boss.migrations.start(DEFAULT_ACCOUNT)
+                    while True:
+                        try:
+                            await boss.migrations.start(DEFAULT_ACCOUNT)
+                        except MigrationRefused:  # a shard was just killed
+                            await pause(0.2)
+                        else:
+                            return
 
                 async def migration() -> Any:
                     return await boss.migrations.status(DEFAULT_ACCOUNT)
 
                 move = Move(client, start, migration, data, sizes, seed)
-                await move.fill()
-                print(f"filled: {await move.counts()}", flush=True)
-                killing = None
-                if kill:
-                    killing = asyncio.create_task(kill_some(server, random.Random(seed), killed))
                 try:
-                    await move.run()
+                    await move.fill()
+                    print(f"filled: {await move.counts()}", flush=True)
+                    await _moved(move, server, random.Random(seed) if kill else None, killed)
+                    await move.finish()
                 finally:
-                    if killing is not None:
-                        killing.cancel()
-                        await asyncio.gather(killing, return_exceptions=True)
-                await move.finish()
+                    move.close()
         finally:
             await asyncio.to_thread(server.stop)
     figures = move.figures
@@ -80,6 +82,21 @@ async def campaign(sizes: Sizes, *, kill: bool, seed: int, data_shards: int = 2)
     if kill and not killed:
         figures.violations.append("nothing was killed")
     return figures
+
+
+async def _moved(
+    move: Move, server: Server, chance: random.Random | None, killed: list[float]
+) -> None:
+    """Move the account, and kill what there is meanwhile, if it is to be."""
+    if chance is None:
+        await move.run()
+        return
+    killing = asyncio.create_task(kill_some(server, chance, killed, move))
+    try:
+        await move.run()
+    finally:
+        killing.cancel()
+        await asyncio.gather(killing, return_exceptions=True)
 
 
 def main() -> None:

@@ -145,6 +145,10 @@ class Move:
         data: the data directory.
         sizes: how much of what.
         seed: of what is looked at.
+
+    Attributes:
+        moving: whether a create that begins now counts as made while the account moves.
+        is_over: the load has ended, and whatever breaks things has to end too.
     """
 
     def __init__(
@@ -162,6 +166,8 @@ class Move:
         self.waiting: list[str] = []
         self.acked: dict[str, list[Any]] = {}
         self.moving = False
+        self.is_over = False
+        self._reader: slots.SlotReader | None = None
         self._start = start
         self._migration = migration
         self._data = data
@@ -181,6 +187,7 @@ class Move:
             await pause(self.sizes.before_s)
             await self._move()
             await pause(self.sizes.after_s)
+            self.is_over = True
         finally:
             for task in side:
                 task.cancel()
@@ -190,6 +197,11 @@ class Move:
                 raise AssertionError("what goes on beside the move has ended") from error
         await asyncio.gather(*self._creating)
         await self._release()
+
+    def close(self) -> None:
+        """End what counts slots. May be called again."""
+        if self._reader is not None:
+            self._reader.close()
 
     async def finish(self) -> None:
         """Wait until all have ended, and judge."""
@@ -205,10 +217,11 @@ class Move:
                 )
             )
         finally:
-            await asyncio.to_thread(self._reader.close)
+            self.close()
         await self._judge()
-        figures.samples, figures.most = self._reader.samples, self._reader.most
-        figures.violations += self._reader.violations
+        if self._reader is not None:
+            figures.samples, figures.most = self._reader.samples, self._reader.most
+            figures.violations += self._reader.violations
         if not figures.samples or not figures.walks or not figures.looks or not figures.creates_s:
             figures.violations.append("nothing was proven: no samples, walks, looks or creates")
         figures.acknowledged = len(self.acked)
@@ -219,7 +232,7 @@ class Move:
     async def fill(self) -> None:
         """Fill the account on V1."""
         sizes = self.sizes
-        self._reader = slots.SlotReader(self._data, sizes.limit)
+        self._reader = slots.SlotReader(self._data, self.sizes.limit)
         await self._make(sizes.finished, QUICK, 0.0)
         born = sizes.finished - (sizes.finished // sizes.lost_births if sizes.lost_births else 0)
         await self._until_counts(lambda counts: counts.get("complete", 0) >= born - 1)

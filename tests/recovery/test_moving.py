@@ -29,9 +29,12 @@ async def test_an_account_moves_under_load_and_nothing_is_amiss(tmp_path: Path) 
             return migration_shape(await migrations.status(DEFAULT_ACCOUNT))
 
         move = Move(runtime.client(), start, migration, tmp_path / "data", SMALL)
-        await move.fill()
-        await move.run()
-        await move.finish()
+        try:
+            await move.fill()
+            await move.run()
+            await move.finish()
+        finally:
+            move.close()
     figures = move.figures
     assert not figures.violations, figures.told()
     assert not figures.failed, figures.told()
