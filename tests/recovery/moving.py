@@ -26,6 +26,7 @@ from tests.recovery import slots
 from tests.recovery.moving_flow import HOLD, QUICK, WAIT
 from toque.api.client import Client
 from toque.api.listing import FINAL_STATUSES
+from toque.gatekeeper.planes import InstanceUnborn
 from toque.runtime.errors import InvalidTransition
 
 WORKFLOW = "Moving"
@@ -74,6 +75,7 @@ class Figures:
     Attributes:
         acknowledged: how many creates were, those of the filling included.
         failed: requests that gave an error, by its name.
+        unborn: requests that V1 could not do, since their instance has no Engine: V1's own fault.
         retries: how often the SDK sent a request again.
         kills: how many shard actors were killed.
         creates_s: how long each create took that began while the account moved, in order.
@@ -88,6 +90,7 @@ class Figures:
 
     acknowledged: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    unborn: int = 0
     retries: int = 0
     kills: int = 0
     creates_s: list[float] = field(default_factory=list)
@@ -117,6 +120,7 @@ class Figures:
             f"states {self.states}: no calls for {self.stood_ms} ms at most",
             f"creates while it moved: {_told(self.creates_s)}; others: {_told(self.others_s)}",
             f"failed requests {dict(self.failed)}, SDK retries {self.retries}, kills {self.kills}",
+            f"refused by V1 for want of an Engine {self.unborn}",
             f"walks {self.walks}, looks {self.looks}, pauses {self.pauses}, events {self.events}",
             f"slots counted {self.samples} times; at most {self.most}",
             f"violations: {len(self.violations)}",
@@ -166,7 +170,7 @@ class Move:
         self.waiting: list[str] = []
         self.acked: dict[str, list[Any]] = {}
         self.moving = False
-        self.is_over = False
+        self.is_over = self._has_healed = False
         self._reader: slots.SlotReader | None = None
         self._start = start
         self._migration = migration
@@ -277,6 +281,7 @@ class Move:
         self._rate = self.sizes.v2_rate
         await self._start()
         found = await self._until("healed")
+        self._has_healed = True
         await pause(min(MOVING_S, self.sizes.after_s))
         self.moving = False
         if found.at_freeze is not None:
@@ -382,6 +387,11 @@ class Move:
         try:
             found = await work
         except InvalidTransition:
+            return None
+        except InstanceUnborn as error:
+            if self._has_healed:
+                self._failed(error)
+            self.figures.unborn += 1
             return None
         except Exception as error:
             self._failed(error)
