@@ -183,6 +183,10 @@ def _failed(error: BaseException) -> int:
 
 
 async def _serve(options: UpOptions, listen: Listen) -> None:
+    if options.port and options.port == options.metrics_port:
+        raise InvalidArgument(
+            f"--port and {_METRICS_PORT} both name {options.port}; give metrics another (0: any)."
+        )
     opening = options.hosted.open()
     for host, port, flag in (
         (options.host, options.port, "--port"),

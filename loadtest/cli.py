@@ -19,7 +19,7 @@ from ..api.cli_flags import Flags, flags_command, new_app
 from ..api.requests import parse_duration
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument
-from .command import Request
+from .command import HOW_TO_INSTALL, Request
 
 app = new_app("Put a control plane under load and measure it.")
 _TARGET = "What is put under load"
@@ -170,9 +170,7 @@ def _module(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("toque"):
             raise
-        raise InvalidArgument(
-            f"the load test needs {error.name}: pip install 'toque[loadtest]'."
-        ) from None
+        raise InvalidArgument(f"the load test needs {error.name}: {HOW_TO_INSTALL}") from None
 
 
 @flags_command(app)

@@ -10,6 +10,12 @@ from typing import Any, NamedTuple
 
 from ..api.cli_flags import Flags
 
+HOW_TO_INSTALL = (
+    "install toque with its extra 'loadtest'; in a clone: .venv/bin/pip install -e '.[loadtest]', "
+    "else: pip install 'path/to/toque[loadtest]'."
+)
+"""A path, since the name alone may be somebody else's project where packages are found by name."""
+
 
 class Request(NamedTuple):
     """A test.

@@ -25,7 +25,7 @@ from ..api.client_http import connect
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument
 from ..runtime.files import temporary_of
-from .command import Request
+from .command import HOW_TO_INSTALL, Request
 from .fleet import Access
 from .options import CHAOS, Options, resolved
 from .progress import Progress
@@ -122,7 +122,7 @@ def _check_libraries() -> None:
     """Refuse what can't be drawn before anything is sent; they are loaded when that is over."""
     for name in ("jinja2", "matplotlib"):
         if find_spec(name) is None:
-            raise InvalidArgument(f"the report needs {name}: pip install 'toque[loadtest]'.")
+            raise InvalidArgument(f"the report needs {name}: {HOW_TO_INSTALL}")
 
 
 def check_files(out: Path | None, html: Path | None) -> None:

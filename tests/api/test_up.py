@@ -140,18 +140,19 @@ def test_a_start_that_was_cut_short_locks_nobody_out(tmp_path: Path) -> None:
         (("--data", "data", "--host", "nowhere"), "no IP address"),
         (("--data", "foreign"), "is no data directory"),
         ((), "--data DIR"),
+        (("--data", "data", "--port", "4711", "--metrics-port", "4711"), "give metrics another"),
         (("none.py", "--data", "data"), "no such file"),
         (("--data", "data", "--first-token-file", "none/x"), "there is no folder none"),
         (("--data", "data", "--ray-address", "auto"), "leave --ray-address or --embedded out"),
     ],
-    ids=["host", "foreign", "data", "file", "token", "ray"],
+    ids=["host", "foreign", "data", "ports", "file", "token", "ray"],
 )
 def test_a_wrong_setting_is_told_in_a_sentence_with_exit_code_2(
     tmp_path: Path, words: tuple[str, ...], told: str
 ) -> None:
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "x").touch()
-    code, error = fails(tmp_path, *words, "--embedded", "--port", "0")
+    code, error = fails(tmp_path, "--embedded", "--port", "0", *words)
     assert (code, told in error, len(error.splitlines())) == (2, True, 1), error
 
 
