@@ -14,7 +14,9 @@ one second of them. Rates are in thousandths of a create per second, so that sma
   RATE_SILENT_PERIODS; after that it is taken for dead, and others get its share.
 
 Nothing is durable: after a restart the book takes the first reports' word for what is held, and
-gives no more than that until it has heard of everybody.
+gives no more than that until it has heard of everybody. Who holds nothing and is the first to
+report gets all, as it would if it were alone: until the others have reported, for a period, the sum
+may exceed the limit by what they hold.
 """
 
 from __future__ import annotations
