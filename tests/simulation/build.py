@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from toque.api.service import ControlPlane
@@ -17,6 +18,7 @@ from toque.runtime.simloop import LoopClock
 from toque.runtime.simprocess import SimProcess
 
 from .codecs import sealing
+from .entities import Book, Till
 from .program import program_entry
 from .stores import SimStore, StoreOfAnyEpoch
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from .parts import FrontEnd, Owner, Site
     from .world import World
 
-WORKFLOWS = ("alpha", "beta", "gamma")
+WORKFLOWS = ("alpha", "beta", "gamma", "delta")
+ASKED: ContextVar[list[EntityRef] | None] = ContextVar("asked", default=None)
+"""Which entities were called for what is asked of a front end now."""
 
 
 class Hooks:
@@ -64,6 +68,13 @@ class Hooks:
         if output is not None:
             self._world.bodies.seen(run, [(step, output)], life)
 
+    def holds(self, lasts_s: float) -> None:
+        self._world.block(self._process, lasts_s)
+
+    def hangs(self, is_deaf: bool) -> None:
+        what = "ignores its cancel" if is_deaf else "hangs"
+        self._world.faults[f"user code {what}"] += 1
+
     def end(self, token: int) -> None:
         self._world.bodies.end(token, self._world.loop.time())
         self._world.trace.note("body ends", self._process.name, token)
@@ -79,7 +90,7 @@ def build_owner(world: World, site: Site, process: SimProcess) -> Owner:
         lambda: open_shard(
             site.name,
             world.path_of(site.name),
-            _settings(world),
+            _settings(world, site),
             loop=process,
             clock=owner.clock,
             entropy=world.entropy(f"owner {process.name}"),
@@ -96,7 +107,7 @@ def build_owner(world: World, site: Site, process: SimProcess) -> Owner:
     return owner
 
 
-def _settings(world: World) -> ShardSettings:
+def _settings(world: World, site: Site) -> ShardSettings:
     layout, sabotage = world.layout, world.sabotage
     faults = Faults(
         HostFaults(no_output_gate=sabotage.no_output_gate),
@@ -110,7 +121,8 @@ def _settings(world: World) -> ShardSettings:
         gatekeeper_calls=layout.gatekeeper_calls,
         spread=layout.spread,
         writer="inline",
-        commit_delay=world.commit_delay,
+        commit_delay=lambda: world.commit_delay(site),
+        objects=(Till, Book),
         codecs=sealing(),
         synchronous="OFF",
         store=StoreOfAnyEpoch if sabotage.no_epoch_check else SimStore,
@@ -135,6 +147,14 @@ def build_front_end(world: World, front: FrontEnd) -> None:
     """Fill in a front end: its router and its control plane."""
     process = front.process
     front.router = Router(world.placement, world.network.links_of(process), process)
+    call = front.router.call
+
+    def noted(ref: EntityRef, *args: Any, **options: Any) -> Any:
+        if (asked := ASKED.get()) is not None:
+            asked.append(ref)
+        return call(ref, *args, **options)
+
+    front.router.call = noted
     front.plane = ControlPlane(
         front.router,
         world.placement,

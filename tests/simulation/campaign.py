@@ -11,118 +11,38 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from .checklist import CHECKS
+from .faults import FAULTS
 from .focus import EVERYTHING, Focus
 from .parts import Sabotage
 from .sabotage import bugs
 from .scenario import Report, run_seed
+from .shrink import shrunk
+from .work import ITEMS
 
 FAILURES_MAX = 20
 """A campaign that fails so often has nothing more to tell."""
+SHRUNK_MAX = 3
+"""So many failures of a campaign are shrunk, which takes a minute each."""
 MEMORY_FOLDER = Path("/dev/shm")
 """Where files cost no disk, if the system has it."""
 
-FAULTS = (
-    "crash, commit kept",
-    "crash, commit lost",
-    "a commit fails, kept",
-    "a commit fails, lost",
-    "all restarted",
-    "evicted",
-    "reset",
-    "clock set",
-    "zombie",
-    "pause",
-    "fenced",
-    "front end died",
-    "partition",
-    "loss of calls",
-    "loss of answers",
-    "stall of calls",
-    "stall of answers",
-    "repeat",
-    "delay",
-    "limit changed",
-    "a workflow has more SousChefs",
-    "paused by a client",
-    "resumed by a client",
-    "cancelled by a client",
-    "terminated by a client",
-    "terminated with rollback by a client",
-    "restarted by a client",
-    "restarted from a step by a client",
-    "deleted by a client",
-    "client tries again",
-    "client gives up",
-    "create refused as a duplicate",
+OTHER_FAULTS = ("a workflow has more SousChefs",)
+FAULT_NAMES = tuple(
+    dict.fromkeys(
+        [name for fault in FAULTS.values() for name in fault.counts]
+        + [name for item in ITEMS.values() for name in item.counts]
+        + list(OTHER_FAULTS)
+    )
 )
-CHECKS = (
-    "Gatekeeper calls stay below their bound",
-    "a cancelled run cleans up",
-    "a create that was refused runs nothing",
-    "a deleted id is free at once",
-    "a failed store ends its owner at once",
-    "a fenced owner does not commit",
-    "a late result of an older attempt is refused",
-    "a life has results of its own",
-    "a list misses nothing acknowledged",
-    "a list shows nothing twice",
-    "a lowered limit lets nothing start above it",
-    "a new life is its own",
-    "a program ends as it must",
-    "a repeated batch gets the first answer",
-    "a repeated create gets the first answer",
-    "a repeated delete gets the first answer",
-    "a restart keeps what came before its step",
-    "a restart takes effect once",
-    "a rollback ends well",
-    "a run that has continued never goes back",
-    "a run that was replaced begins nothing",
-    "a sensitive output is shown to nobody",
-    "a sleep is never short",
-    "a step ends as it must",
-    "a step has a result of a body",
-    "a step has one result",
-    "a terminated instance is terminated",
-    "an acknowledged create ends",
-    "an acknowledged instance exists",
-    "an end has its output",
-    "an end that was seen stays",
-    "an event that is there is taken",
-    "an instance keeps its params",
-    "at most once",
-    "attempts have numbers of their own",
-    "events arrive once and in order",
-    "every step has run",
-    "no event is made up",
-    "nothing is left when all has ended",
-    "once a rollback has begun nothing else does",
-    "one Gatekeeper call per SousChef and period",
-    "one create wins an id",
-    "only who asks for it is cancelled",
-    "only who asks for it is terminated",
-    "only who fails undoes what it did",
-    "payloads go through the codec",
-    "recorded result is of a body that ended",
-    "recorded result never changes",
-    "recorded step never runs again",
-    "rollbacks run one after the other",
-    "running <= ledger",
-    "running <= limit",
-    "running <= the workflow's own limit",
-    "the ledger keeps to the limit",
-    "user code runs only in a slot",
-    "what is deleted runs no more",
-    "what is undone has been undone",
-    "what is shielded is done though the run is cancelled",
-    "who fails undoes what it did",
-)
+"""What must come up in a campaign."""
 
 
 def new_folder() -> Path:
@@ -137,6 +57,7 @@ def play(
     echo: Callable[[str], None] | None = None,
     ignored: frozenset[str] = frozenset(),
     focus: Focus = EVERYTHING,
+    only: Iterable[str] | None = None,
 ) -> Report:
     """Play one seed in a folder of its own, which is removed."""
     folder = new_folder()
@@ -144,10 +65,35 @@ def play(
     try:
         with bugs(sabotage) as switches:
             given = Sabotage(**dict.fromkeys(switches, True))
-            return run_seed(seed, folder, given, echo, ignored, focus)
+            return run_seed(seed, folder, given, echo, ignored, focus, only)
     finally:
         logging.disable(logging.NOTSET)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def shrink(report: Report, sabotage: tuple[str, ...] = (), focus: Focus = EVERYTHING) -> str:
+    """Play a seed that failed again, and tell the fewest parts with which it still fails."""
+    seed, broken = report.seed, report.broken
+    assert broken is not None, "only what failed can be shrunk"
+    again = play(seed, sabotage, focus=focus)
+    if again.digest != report.digest:
+        return f"seed {seed} is another run each time: {report.digest}, then {again.digest}"
+
+    def fails(parts: Sequence[str]) -> bool:
+        found = play(seed, sabotage, focus=focus, only=parts).broken
+        return found is not None and found.promise == broken.promise
+
+    parts, runs = shrunk(report.parts, fails)
+    last = play(seed, sabotage, focus=focus, only=parts)
+    return "\n".join(
+        [
+            *last.tail,
+            f"{last.broken}",
+            f"shrunk in {runs} runs from {len(report.parts)} parts to {len(parts)}, hash "
+            f"{last.digest}; once more:",
+            f"python -m tests.simulation --seed {seed} --only '{'; '.join(parts)}'",
+        ]
+    )
 
 
 def play_all(first: int, count: int, jobs: int, sabotage: tuple[str, ...] = ()) -> Iterator[Report]:
@@ -190,7 +136,7 @@ class Summary:
 
     def never(self) -> list[str]:
         """Faults and checks that have not happened."""
-        return [name for name in FAULTS if not self.faults[name]] + [
+        return [name for name in FAULT_NAMES if not self.faults[name]] + [
             name for name in CHECKS if not self.checked[name]
         ]
 
@@ -223,6 +169,8 @@ def campaign(
         summary.add(report)
         if report.broken is not None:
             tell(report.describe())
+            if len(summary.failed) <= SHRUNK_MAX:
+                tell(shrink(report, sabotage))
             if len(summary.failed) == FAILURES_MAX:
                 tell(f"stopped after {FAILURES_MAX} failures")
                 break

@@ -7,21 +7,23 @@ notes what it was told in `Claims`. Now and then it gives up, and then nothing m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from toque.api.changes import Change, StepRef
 from toque.api.listing import ListQuery
 from toque.api.service import NewInstance
 from toque.engines.failures import StepNotFound, StepUndone
+from toque.engines.ports import ENGINE_KIND
 from toque.engines.views import InstanceView
-from toque.gatekeeper.messages import ACCOUNT_KIND
+from toque.gatekeeper.messages import ACCOUNT_KIND, GATEKEEPER_KIND
 from toque.runtime.codec import decode_json, encode_json
 from toque.runtime.errors import (
     InstanceAlreadyExists,
     InstanceFinished,
     InstanceNotFound,
     InvalidTransition,
+    Overloaded,
     RequestRefused,
     SystemFault,
 )
@@ -34,6 +36,7 @@ from .verdict import Errand
 from .world import World
 
 _WEATHER = (SystemFault, FrontEndDied)
+_OF_ACCOUNT = frozenset({ACCOUNT_KIND, GATEKEEPER_KIND})
 PAGE = 10
 
 
@@ -42,45 +45,74 @@ class GivenUp(Exception):
 
 
 class Clients:
-    """All clients of a run.
+    """Clients of a run.
 
     Args:
-        world: where they live.
-        patience: chance that a client gives up after a failed try, while faults last.
+        world: where they live; says how patient they are.
+        name: of their own generator, so that others may be left out.
     """
 
-    def __init__(self, world: World, patience: float) -> None:
+    def __init__(self, world: World, name: str = "all") -> None:
         self.world = world
-        self.entropy = world.entropy("clients")
-        self.impatience = patience
+        self.entropy = world.entropy(f"clients of {name}")
 
-    async def _try(
-        self, what: str, work: Callable[[FrontEnd], Coroutine[Any, Any, Any]], *, stubborn: bool
+    async def attempt(
+        self,
+        what: str,
+        work: Callable[[FrontEnd], Coroutine[Any, Any, Any]],
+        *,
+        stubborn: bool,
+        engine: Claim | None = None,
     ) -> Any:
-        """Ask front ends until one gives an answer that is no weather."""
+        """Ask front ends until one gives an answer that is no weather.
+
+        `engine`: it is asked of that instance, so its Engine alone may be asked.
+        """
         world = self.world
         while True:
             front = world.fronts[self.entropy.randrange(len(world.fronts))]
+            asked: list[EntityRef] = []
             try:
-                return await world.ask(front, lambda front=front: work(front))
+                return await world.ask(front, lambda front=front: work(front), asked)
             except _WEATHER as error:
                 world.faults["client tries again"] += 1
+                world.faults["overloaded"] += isinstance(error, Overloaded)
                 world.trace.note("weather", what, type(error).__name__)
-                if not stubborn and self.entropy.random() < self.impatience:
+                if not stubborn and self.entropy.random() < world.impatience:
                     world.faults["client gives up"] += 1
                     raise GivenUp(what) from None
+            finally:
+                if engine is not None:
+                    self._took_one_hop(what, engine, asked)
             await asyncio.sleep(0.05 + self.entropy.random())
+
+    def _took_one_hop(self, what: str, claim: Claim, asked: list[EntityRef]) -> None:
+        """Besides the account, for what front ends keep of it, only the Engine was asked."""
+        others = {ref for ref in asked if ref.kind not in _OF_ACCOUNT}
+        begin, end = f"{claim.account}/", f"/{claim.id}"
+        wrong = [
+            f"{kind}({key})"
+            for kind, key in sorted(others)
+            if kind != ENGINE_KIND or not (key.startswith(begin) and key.endswith(end))
+        ]
+        self.world.promises.hold(
+            "an operation goes to its Engine directly",
+            not wrong and len(others) <= 1,
+            what,
+            *wrong,
+        )
 
     # --- deploys and settings ---------------------------------------------------------------
 
-    async def deploy(self, account: str, workflow: str) -> None:
-        """Register a workflow."""
+    async def deploy(self, account: str, workflow: str, version: str = "v1") -> None:
+        """Register a workflow, or another version of it."""
         ref = EntityRef(ACCOUNT_KIND, account)
+        of = (workflow, "Program", "simulation", version)
 
         async def work(front: FrontEnd) -> None:
-            await front.router.call(ref, "put_workflow", workflow, "Program", "simulation", "v1")
+            await front.router.call(ref, "put_workflow", *of)
 
-        await self._try("deploy", work, stubborn=True)
+        await self.attempt("deploy", work, stubborn=True)
 
     async def set_limit(self, account: str, limit: int) -> None:
         """Change an account's limit."""
@@ -89,17 +121,28 @@ class Clients:
         async def work(front: FrontEnd) -> None:
             await front.router.call(ref, "set_limits", limit)
 
-        await self._try("set_limits", work, stubborn=True)
+        await self.attempt("set_limits", work, stubborn=True)
         self.world.trace.note("limit", account, limit)
 
-    async def set_workflow_limit(self, account: str, workflow: str, running_max: int) -> None:
-        """Limit how many instances of one workflow may run."""
+    async def set_workflow_limit(
+        self, account: str, workflow: str, running_max: int, weight: int = 1
+    ) -> None:
+        """Limit how many instances of one workflow may run, and set its weight."""
         ref = EntityRef(ACCOUNT_KIND, account)
 
         async def work(front: FrontEnd) -> None:
-            await front.router.call(ref, "set_workflow_limits", workflow, 1, running_max)
+            await front.router.call(ref, "set_workflow_limits", workflow, weight, running_max)
 
-        await self._try("set_workflow_limits", work, stubborn=True)
+        await self.attempt("set_workflow_limits", work, stubborn=True)
+
+    async def set_souschefs(self, account: str, workflow: str, wanted: int | None) -> None:
+        """Set over how many SousChefs a workflow is spread; None: as many as its load needs."""
+        ref = EntityRef(ACCOUNT_KIND, account)
+
+        async def work(front: FrontEnd) -> None:
+            await front.router.call(ref, "set_souschefs", workflow, wanted)
+
+        await self.attempt("set_souschefs", work, stubborn=True)
 
     # --- one instance -----------------------------------------------------------------------
 
@@ -125,13 +168,18 @@ class Clients:
             )
 
         try:
-            view = await self._try(f"create {errand.id}", work, stubborn=False)
+            view = await self.attempt(f"create {errand.id}", work, stubborn=False, engine=claim)
         except InstanceAlreadyExists:
             world.claims.refused_duplicate(claim, request_id)
             world.faults["create refused as a duplicate"] += 1
         else:
             world.trace.note("created", errand.id, request_id, view.status)
             world.claims.created(claim, request_id, params, view, known)
+
+    async def create_surely(self, errand: Errand) -> None:
+        """As `create`, until it is answered."""
+        while not errand.claim.acked:
+            await quietly(self.create(errand))
 
     async def create_batch(self, errands: list[Errand], batch: str) -> None:
         """Create several instances of one workflow with one request."""
@@ -145,7 +193,7 @@ class Clients:
                 first.account, first.workflow, new, request_id=batch
             )
 
-        made = await self._try(f"batch {batch}", work, stubborn=True)
+        made = await self.attempt(f"batch {batch}", work, stubborn=True)
         self.world.promises.hold(
             "a repeated batch gets the first answer", not made.existing, batch, made.existing
         )
@@ -165,7 +213,7 @@ class Clients:
             return await front.plane.get_instance(claim.account, claim.workflow, errand.id)
 
         try:
-            view = await self._try(f"view {errand.id}", work, stubborn=True)
+            view = await self.attempt(f"view {errand.id}", work, stubborn=True, engine=claim)
         except InstanceNotFound:
             self.world.claims.missing(claim, was_acked)
             return None
@@ -183,7 +231,7 @@ class Clients:
         while True:
             was_acked, known = claim.acked, claim.known()
             try:
-                view = await self._try(f"wait {errand.id}", work, stubborn=True)
+                view = await self.attempt(f"wait {errand.id}", work, stubborn=True, engine=claim)
             except InstanceNotFound:
                 self.world.claims.missing(claim, was_acked)
                 return
@@ -213,7 +261,7 @@ class Clients:
                 return at_ms
 
             try:
-                at_ms = await self._try(f"event {errand.id}", work, stubborn=False)
+                at_ms = await self.attempt(f"event {errand.id}", work, stubborn=False, engine=claim)
             except (InstanceFinished, GivenUp):
                 return
             except InstanceNotFound:
@@ -293,6 +341,7 @@ class Clients:
         `stirs`: something else may have been done with it before.
         """
         world, hold = self.world, self.world.promises.hold
+        world.ids[account, workflow].add(id)
         for life, script in enumerate(scripts):
             run = f"{account}/{workflow}/{id}#{life}"
             params = encode_json(script.params(run))
@@ -309,7 +358,7 @@ class Clients:
                 return await front.plane.wait_instance(account, workflow, id, 60_000)
 
             try:
-                view = await self._try(f"create {id}", create, stubborn=True)
+                view = await self.attempt(f"create {id}", create, stubborn=True)
             except InstanceAlreadyExists as error:
                 hold("a deleted id is free at once", False, run, error)
                 return
@@ -317,7 +366,7 @@ class Clients:
             is_last = life == len(scripts) - 1
             if is_last and not goes:
                 while view.status not in FINAL:
-                    view = await self._try(f"wait {id}", wait, stubborn=True)
+                    view = await self.attempt(f"wait {id}", wait, stubborn=True)
                 self._is_of(run, view)
                 wanted = "errored" if script.doomed else "complete"
                 hold("a program ends as it must", view.status == wanted, run, view.error)
@@ -326,7 +375,7 @@ class Clients:
             if stirs:
                 await self._stir(account, workflow, id, f"{id}*{life}")
             try:
-                await self._try(f"delete {id}", delete, stubborn=True)
+                await self.attempt(f"delete {id}", delete, stubborn=True)
             except InstanceNotFound as error:
                 hold("a repeated delete gets the first answer", False, run, error)
                 return
@@ -346,6 +395,7 @@ class Clients:
         change = changes[self.entropy.randrange(len(changes))]
         if not change:
             return
+        self.world.stirred += 1
 
         async def work(front: FrontEnd) -> Any:
             return await front.plane.change_status(
@@ -353,7 +403,7 @@ class Clients:
             )
 
         try:
-            await self._try(f"stir {id}", work, stubborn=True)
+            await self.attempt(f"stir {id}", work, stubborn=True)
         except (InvalidTransition, RequestRefused):
             pass
 
@@ -381,8 +431,8 @@ class Clients:
             )
 
         try:
-            view: InstanceView = await self._try(
-                f"{change.change} {errand.id}", work, stubborn=stubborn
+            view: InstanceView = await self.attempt(
+                f"{change.change} {errand.id}", work, stubborn=stubborn, engine=claim
             )
         except InvalidTransition:
             return None
@@ -411,13 +461,15 @@ class Clients:
             async def work(front: FrontEnd, query: ListQuery = query) -> Any:
                 return await front.plane.list_instances(account, workflow, query)
 
-            listed = await self._try(f"list {workflow}", work, stubborn=True)
+            listed = await self.attempt(f"list {workflow}", work, stubborn=True)
             seen.extend(row.id for row in listed.page.rows)
             cursor = listed.cursor
             if cursor is None:
                 break
         hold = self.world.promises.hold
         hold("a list shows nothing twice", len(seen) == len(set(seen)), seen)
+        others = sorted(set(seen) - self.world.ids[account, workflow])
+        hold("a list shows its own instances only", not others, account, workflow, others)
         missing = sorted(claim.id for claim in before if claim.id not in set(seen))
         hold("a list misses nothing acknowledged", not missing, workflow, missing)
         self.world.trace.note("listed", account, workflow, len(seen))
@@ -437,3 +489,11 @@ def _told(change: Change) -> str:
     if change.change == "terminate":
         return "terminated with rollback" if change.rollback else "terminated"
     return {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}[change.change]
+
+
+async def quietly(work: Awaitable[None]) -> None:
+    """Do it, or give it up."""
+    try:
+        await work
+    except GivenUp:
+        pass

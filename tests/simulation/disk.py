@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from .codecs import HEAD, SEALED_ACCOUNT
+from .counts import Counts
 from .promises import Promises
+from .queues import Queues
 
 
 class Disk:
@@ -41,6 +43,8 @@ class Disk:
         self.limits: dict[str, int] = {}
         self.calm_since_s = math.inf
         self.running_max = 0
+        self.counts = Counts(self.rows, promises)
+        self.queues = Queues(self.rows, promises)
 
     def rows(self, shard: str, sql: str) -> list[Any]:
         """Committed rows; none if the table is not there yet."""
@@ -59,6 +63,12 @@ class Disk:
                 return []
             raise
 
+    def forget(self, shard: str) -> None:
+        """Close a file; it is opened again when it is looked at."""
+        connection = self._connections.pop(shard, None)
+        if connection is not None:
+            connection.close()
+
     def close(self) -> None:
         """Close the files."""
         for connection in self._connections.values():
@@ -73,6 +83,8 @@ class Disk:
             self._engines(shard, now_s)
         else:
             self._leases_of(shard, now_s)
+            self.counts.committed(shard)
+            self.queues.committed(shard)
 
     def is_running(self, run: str) -> bool:
         """Whether the instance of a run (`account/workflow/id#create`) runs, by its row."""
@@ -103,6 +115,28 @@ class Disk:
         """How many instances of an account run."""
         prefix = account + "/"
         return sum(key.startswith(prefix) for keys in self._running.values() for key in keys)
+
+    def running_by_workflow(self, account: str) -> Counter[str]:
+        """How many instances of each workflow (`account/uuid`) of an account run."""
+        prefix = account + "/"
+        souschefs = [s for keys in self._running.values() for s in keys.values()]
+        return Counter(s.rsplit("/", 1)[0] for s in souschefs if s.startswith(prefix))
+
+    def waiting(self, account: str) -> set[str]:
+        """The workflows (`account/uuid`) of an account that have instances queued."""
+        sql = "SELECT DISTINCT entity FROM souschef_parked WHERE state = 'queued'"
+        shards = [path.stem for path in self._folder.glob("c*.db")]
+        found = {row[0].rsplit("/", 1)[0] for shard in shards for row in self.rows(shard, sql)}
+        return {workflow for workflow in found if workflow.startswith(account + "/")}
+
+    def settings_of(self, workflow: str) -> tuple[int, int]:
+        """Weight and limit of a workflow (`account/uuid`), as its Gatekeeper has them."""
+        sql = "SELECT workflow, weight, running_max FROM gatekeeper_limits"
+        for path in self._folder.glob("c*.db"):
+            for known, weight, most in self.rows(path.stem, sql):
+                if known == workflow:
+                    return weight, most
+        return 1, 0
 
     def cap(self, account: str) -> int:
         """The limit in force: a lowered one counts once the ledger is below it."""
@@ -184,7 +218,7 @@ class Disk:
             self._caps[account] = limit
         for workflow, most in self._workflow_limits.items():
             own = sum(n for key, n in entries.items() if key.rsplit("/", 1)[0] == workflow)
-            if workflow.startswith(f"{account}/") and own <= most:
+            if most and workflow.startswith(f"{account}/") and own <= most:
                 self._workflow_caps[workflow] = most
         self._check_holders(account)
 
@@ -239,7 +273,9 @@ _LEFT_OVERS = (
     ("messages in the outbox", "SELECT * FROM outbox"),
     ("slots held", "SELECT entity, key FROM souschef_held"),
     ("instances parked at a SousChef", "SELECT entity, key, state FROM souschef_parked"),
+    ("SousChefs that count live ones", "SELECT entity, live FROM souschef_state WHERE live > 0"),
     ("leases", "SELECT souschef, target, ledger FROM gatekeeper_leases WHERE ledger > 0"),
+    ("alarms of users' entities", "SELECT key, due_ms FROM alarms WHERE kind = 'Till'"),
     (
         "alarms of instances",  # that its retention ends in days is due to nobody yet
         "SELECT key, due_ms FROM alarms WHERE kind = 'Engine' AND due_ms < 1700050000000",

@@ -44,6 +44,7 @@ LONG = Script(
             ["gather", [["do", "g1", "ok", 0, 30]], [["do", "g2", "ok", 0, 60]]],
             ["group", [["do", "g3", "ok", 0, 60]], [["do", "g4", "flaky", 1, 30]]],
             ["soon", [["do", "g5", "ok", 0, 90]], [["do", "g6", "ok", 0, 30]]],
+            ["turn", "first come", [["do", "g7", "ok", 0, 90]], [["do", "g8", "ok", 0, 30]]],
             ["race", [["do", "won", "ok", 0, 30]], [["sleep", "lost", HOUR_MS]]],
             ["hurry", "late", 200, [["sleep", "outlasted", HOUR_MS]]],
             ["hurry", "early", HOUR_MS, [["do", "quick", "ok", 0, 20]]],
@@ -109,7 +110,7 @@ class Play:
     def __init__(self, world: World, told: list[Any]) -> None:
         self.world = world
         self.told = told
-        self.clients = Clients(world, 0.0)
+        self.clients = Clients(world)
 
     async def all_of_it(self) -> None:
         """Raises `PromiseBroken`, or `TimeoutError` if something is stuck."""

@@ -18,13 +18,16 @@ class Focus:
     """See the module. As it stands here, a run has a bit of everything.
 
     Attributes:
-        faults: these (of `scenario.FEATURES`), and no others.
+        faults: these (of `faults`), and no others.
+        work: these (of `work`), beside those that a seed draws.
         gap_s: how long it is at most until the next sudden fault.
         down_s: how long a crashed shard is away at most.
         weather: how much worse the network is than usual.
         instances: how many there are at most.
         commit_ms: how long a commit takes.
         limit: of how many instances run.
+        souschefs: how many a workflow has at first.
+        calls: C, the bound of calls to a Gatekeeper in a second.
         often: what befalls every other instance: `restart`, `cancel`, `look` (it is read now and
             then), `undo` (terminated with rollback), `doomed` (it ends by an error), `parts` (it
             continues as new).
@@ -32,12 +35,15 @@ class Focus:
     """
 
     faults: frozenset[str] | None = None
+    work: frozenset[str] = frozenset()
     gap_s: float = 8.0
     down_s: float = 15.0
     weather: float = 1.0
     instances: int = 0
     commit_ms: float = 0.0
     limit: int = 0
+    souschefs: int = 0
+    calls: int = 0
     often: frozenset[str] = frozenset()
     modes: tuple[str, ...] = ()
 
@@ -50,11 +56,15 @@ EVERYTHING = Focus()
 
 
 def on(
-    *faults: str, often: tuple[str, ...] = (), modes: tuple[str, ...] = (), **rest: float
+    *faults: str,
+    often: tuple[str, ...] = (),
+    modes: tuple[str, ...] = (),
+    work: tuple[str, ...] = (),
+    **rest: float,
 ) -> Focus:
     """A focus on those faults, with few instances."""
     whole: dict[str, Any] = {"instances": 16, **rest}
-    return Focus(frozenset(faults), often=frozenset(often), modes=modes, **whole)
+    return Focus(frozenset(faults), frozenset(work), often=frozenset(often), modes=modes, **whole)
 
 
 OWNERS = on("zombie", "pause", gap_s=3.0)

@@ -9,7 +9,15 @@ from typing import Any
 from toque.runtime.entropy import Entropy
 
 from .focus import EVERYTHING, Focus
-from .program import BRANCHED, EVENT_TYPES, UNSURE, Op, graph_names, reader_name
+from .program import (
+    BRANCHED,
+    EVENT_TYPES,
+    UNSURE,
+    Op,
+    graph_names,
+    reader_name,
+    turn_names,
+)
 
 
 @dataclass(frozen=True)
@@ -51,13 +59,21 @@ class ProgramMaker:
         entropy: the seed's.
         size: how many operations at the top level, at most.
         focus: what scripts are full of.
+        extra: more modes of steps, of which every sixth has one.
     """
 
-    def __init__(self, entropy: Entropy, size: int = 5, focus: Focus = EVERYTHING) -> None:
+    def __init__(
+        self,
+        entropy: Entropy,
+        size: int = 5,
+        focus: Focus = EVERYTHING,
+        extra: tuple[str, ...] = (),
+    ) -> None:
         self._entropy = entropy
         self._size = size
         self._focus = focus
         self._names = 0
+        self._extra = extra
 
     def script(self) -> Script:
         """A script; names of steps are used once in it."""
@@ -81,12 +97,13 @@ class ProgramMaker:
     def _op(self, depth: int) -> Op:
         draw = self._entropy.randrange(100)
         if depth and draw < 18:
-            kinds = ("gather", "gather", "group", "soon", "race", "race", "hurry", "hurry")
+            kinds = ("gather", "turn", "turn", "group", "soon", "race", "race", "hurry", "hurry")
             kind = kinds[self._entropy.randrange(len(kinds))]
             if kind == "hurry":
                 return [kind, self._name(kind), self._ms(4_000), self._branch(depth)]
             branches = 2 + self._entropy.randrange(2)
-            return [kind, *(self._branch(depth) for _ in range(branches))]
+            named = [self._name(kind)] if kind == "turn" else []
+            return [kind, *named, *(self._branch(depth) for _ in range(branches))]
         if depth == 2 and draw < 27:  # not in a branch that may be given up
             return ["shield", self._name("shield"), self._branch(1)]
         if draw < 34:
@@ -118,6 +135,8 @@ class ProgramMaker:
         )
         if self._focus.modes and self._entropy.randrange(2):
             modes = self._focus.modes
+        if self._extra and self._entropy.randrange(6) == 0:
+            modes = self._extra
         mode = modes[self._entropy.randrange(len(modes))]
         n = 1 + self._entropy.randrange(2) if mode in ("flaky", "fatal", "told") else 0
         if mode in ("undo", "broken"):
@@ -130,7 +149,7 @@ def _inner(op: Op, *, certain: bool) -> list[list[Op]]:
     if op[0] in UNSURE and certain:
         return []
     if op[0] in BRANCHED:
-        return list(op[1:])
+        return list(op[2:] if op[0] == "turn" else op[1:])
     return [op[-1]] if op[0] in ("shield", "hurry") else []
 
 
@@ -150,6 +169,8 @@ def steps_of(ops: list[Op], *, certain: bool = True) -> dict[str, str]:
             found[op[1]] = op[2]
         elif op[0] == "stream":
             found.update({op[1]: "stream", reader_name(op[1]): "reader"})
+        elif op[0] == "turn" and not certain:
+            found.update(dict.fromkeys(turn_names(op[1], len(op) - 2), "ok"))
         elif op[0] == "graph":
             found.update(dict.fromkeys(graph_names(op[1]), "graph"))
     return found

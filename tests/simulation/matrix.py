@@ -67,7 +67,7 @@ async def _work(world: World) -> list[Any]:
     for shard in world.sites:
         world.boot(shard)
     world.open_front_end()
-    clients = Clients(world, 0.0)
+    clients = Clients(world)
     await clients.set_limit("acme", 2)
     await clients.deploy("acme", "alpha")
     errands = []

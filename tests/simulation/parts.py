@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toque.api.shards import OpenShard
-from toque.runtime.simloop import LoopClock
 from toque.runtime.simprocess import SimProcess
 
+from .clocks import MachineClock
 from .stores import SimStore
 
 
@@ -47,7 +47,7 @@ class Owner:
     opened: OpenShard
     store: SimStore
 
-    def __init__(self, shard: str, process: SimProcess, clock: LoopClock) -> None:
+    def __init__(self, shard: str, process: SimProcess, clock: MachineClock) -> None:
         self.shard = shard
         self.process = process
         self.clock = clock
@@ -70,6 +70,9 @@ class Site:
     commits: int = 0
     crash_at: dict[int, tuple[str, float]] = field(default_factory=dict)
     failing: float | None = None
+    full_until_s: float = 0.0
+    slow_until_s: float = 0.0
+    slow_times: float = 1.0
 
 
 @dataclass(eq=False)

@@ -8,13 +8,16 @@ from. A script is one program or several, each of which continues as the next.
 operations: `["do", name, mode, n, ms]`, `["stream", name, ms]`, `["graph", name, ms]`,
 `["sleep", name, ms]`, `["until", name, ms]`, `["event", name, type, timeout_ms]`,
 `["take", name, type, n, timeout_ms]`, `["shield", name, [ops]]`, `["hurry", name, ms, [ops]]`, and
-with branches `[ops]`: `["gather", ...]`, `["group", ...]`, `["soon", ...]`, `["race", ...]`.
+with branches `[ops]`: `["gather", ...]`, `["group", ...]`, `["soon", ...]`, `["race", ...]`, and
+`["turn", name, ...]`, after which a step follows that is named for the branch that was first.
 
 Modes of `do`: `ok`; `flaky` (the first n attempts fail); `told` (as flaky, a function tells the
 delay); `fatal` (fails for good after n retries); `refuse` (not retryable); `late` (the first
 attempt outlives its time-out, and its result comes after the second began); `once` (no retries);
 `overdue` (fails until its deadline); `secret` (its output is shown to nobody); `undo` (it has a
-rollback, whose first n attempts fail); `broken` (as `refuse`, and it has a rollback).
+rollback, whose first n attempts fail); `broken` (as `refuse`, and it has a rollback); `block` (its
+body holds the loop of its shard); `hang` and `deaf` (the first attempt never ends; `deaf` goes on
+though it is cancelled).
 """
 
 from __future__ import annotations
@@ -34,12 +37,14 @@ _LATE_TIMEOUT_MS = 400
 MAY_FAIL = ("fatal", "refuse", "once", "overdue", "broken")
 """Modes whose steps may fail."""
 HAS_UNDO = ("undo", "broken")
-BRANCHED = ("gather", "group", "soon", "race")
+BRANCHED = ("gather", "group", "soon", "race", "turn")
 UNSURE = ("race", "hurry")
 """What is in them may be given up."""
 CLEANUP = "cleanup"
 DOOM = "Doomed"
 _STREAM_PARTS = 3
+_DEAF_FOR = 3
+"""How often a body that is deaf must be cancelled."""
 
 
 class BodyHooks(Protocol):
@@ -55,6 +60,12 @@ class BodyHooks(Protocol):
 
     def end(self, token: int) -> None:
         """It is about to end."""
+
+    def holds(self, lasts_s: float) -> None:
+        """A body holds the loop of its process."""
+
+    def hangs(self, is_deaf: bool) -> None:
+        """A body does not end; one that is deaf not even if it is cancelled."""
 
 
 def program_entry(hooks: BodyHooks) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:
@@ -106,6 +117,10 @@ class _Runner:
         async def body(ctx: Any) -> Any:
             attempt = ctx.attempt
             token = hooks.begin(run, life, name, attempt, known, mode == "once")
+            if mode == "block":
+                hooks.holds(2 * ms / 1000)
+            if mode in ("hang", "deaf") and attempt == 1:
+                await _hang(hooks, mode == "deaf")
             try:
                 await asyncio.sleep(_length_ms(mode, attempt, ms) / 1000)
             except asyncio.CancelledError:
@@ -244,6 +259,13 @@ class _Runner:
         for soon in asyncio.as_completed([self.all_of(branch) for branch in branches]):
             await soon
 
+    async def op_turn(self, name: str, *branches: list[Op]) -> None:
+        tasks = [asyncio.ensure_future(self.all_of(branch)) for branch in branches]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        first = min(number for number, task in enumerate(tasks) if task in done)
+        await asyncio.gather(*tasks)
+        await self.op_do(turn_names(name, len(branches))[first], "ok", 0, 60)
+
     async def op_race(self, *branches: list[Op]) -> None:
         tasks = [asyncio.ensure_future(self.all_of(branch)) for branch in branches]
         done, late = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -253,7 +275,25 @@ class _Runner:
             task.result()
 
 
+async def _hang(hooks: BodyHooks, is_deaf: bool) -> None:
+    hooks.hangs(is_deaf)
+    for _ in range(_DEAF_FOR if is_deaf else 1):
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            if not is_deaf:
+                raise
+    raise asyncio.CancelledError
+
+
+def turn_names(name: str, branches: int) -> list[str]:
+    """The steps of which one follows a `turn`."""
+    return [f"{name}-{number}" for number in range(branches)]
+
+
 def _length_ms(mode: str, attempt: int, ms: int) -> int:
+    if mode in ("hang", "deaf"):
+        return ms % (_LATE_TIMEOUT_MS // 2)
     if mode != "late":
         return ms
     return _LATE_TIMEOUT_MS * 20 if attempt == 1 else ms % (_LATE_TIMEOUT_MS // 2)
@@ -262,7 +302,7 @@ def _length_ms(mode: str, attempt: int, ms: int) -> int:
 def _config(mode: str, n: int) -> dict[str, Any]:
     if mode == "once":
         return {"retries": {"limit": 0}, "timeout": 600}
-    if mode == "late":
+    if mode in ("late", "hang", "deaf"):
         retries = {"limit": 3, "delay": 0.1, "backoff": "constant"}
         return {"retries": retries, "timeout": _LATE_TIMEOUT_MS / 1000}
     if mode == "told":

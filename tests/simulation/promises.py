@@ -269,6 +269,7 @@ class Claim:
     acked: bool = False
     final: End = None
     last: str = ""
+    version: str = ""
     part: int = 0  # of its script, as far as clients have seen
     restarts: int = 0  # how many were asked for
     is_restarting: bool = False
@@ -341,6 +342,12 @@ class Claims:
         claim.last = view.status
         if claim.acked:
             self._check_params(claim, view, known)
+            claim.version = claim.version or view.version_id
+            self._promises.hold(
+                "an instance keeps its version",
+                claim.version == view.version_id,
+                f"{claim.id}: {view.version_id}, it was made with {claim.version}",
+            )
         if claim.is_restarting or claim.restarts != known.restarts:
             return  # the end may be of the life before
         end = (view.status, view.output)

@@ -5,6 +5,7 @@ Each shows that a checker would find it. Bugs that need a switch inside are in `
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from unittest.mock import patch
 from toque.engines import present
 from toque.engines.deletion import DeletableInstance
 from toque.engines.engine import Engine
-from toque.engines.journal import BLOBS, DONE, EVENTS
+from toque.engines.journal import BLOBS, DO, DONE, EVENTS, Journal
 from toque.engines.life import InstanceLife
 from toque.engines.operations import InstanceOperations
 from toque.engines.rollback import Unwinding
@@ -21,6 +22,8 @@ from toque.engines.rows import InstanceRows
 from toque.engines.shield import Shield
 from toque.runtime.codec import NULL
 from toque.runtime.payload_codec import Seal
+
+from .sabotage_control import CONTROL_BUGS
 
 Bug = tuple[Any, str, Callable[..., Any]]
 
@@ -130,6 +133,72 @@ def _secret_shown() -> Bug:
     return present, "shown_output", lambda record: record.result or NULL
 
 
+def _event_outside_commit() -> Bug:
+    """An event that was taken goes in a later commit than what the wait gave."""
+
+    def later(self: Any, seq: int) -> None:
+        context, key = self._ctx, (self._key, seq)
+
+        def delete() -> None:
+            if not context.ended:
+                context.delete(EVENTS, key)
+
+        asyncio.get_running_loop().call_later(2.0, delete)
+
+    return InstanceRows, "delete_event", later
+
+
+def _stale_grant() -> Bug:
+    """An Engine takes any grant while it is queued."""
+    grant = Engine.grant
+
+    def trusting(self: Any, run_id: str, turn: int) -> bool:
+        instance = self._instance
+        if instance is not None and instance.status == "queued":
+            return grant(self, instance.run_id, instance.turn)
+        return grant(self, run_id, turn)
+
+    return Engine, "grant", trusting
+
+
+def _replay_order_ignored() -> Bug:
+    """Recorded outcomes are given in the order in which the steps began."""
+
+    def begun(self: Any) -> list[Any]:
+        return sorted((r for r in self.records if r.order), key=lambda r: r.ordinal)
+
+    return Journal, "delivered", begun
+
+
+def _result_unwritten() -> Bug:
+    """That a step is done is not written."""
+    put = InstanceRows.put_record
+
+    def forgetful(self: Any, record: Any, **options: Any) -> None:
+        if record.kind != DO or record.state != DONE:
+            put(self, record, **options)
+
+    return InstanceRows, "put_record", forgetful
+
+
+def _tombstone_forgotten() -> Bug:
+    """A deletion leaves nothing behind."""
+    delete = DeletableInstance._delete
+
+    def clean(self: Any, instance: Any, now_ms: int, expires_ms: int) -> None:
+        delete(self, instance, now_ms, expires_ms)
+        self._rows.wipe_requests()
+        self._rows.put_tombstone(None)
+        self._rows.flush()
+
+    return DeletableInstance, "_delete", clean
+
+
+def _request_forgotten() -> Bug:
+    """Which requests were answered is not kept."""
+    return InstanceRows, "keep_answer", lambda self, request_id, seq, answer, content=0: None
+
+
 BUGS: dict[str, tuple[Callable[[], Bug], ...]] = {
     "undo_twice": (_undo_twice,),
     "undo_oldest_first": (_undo_oldest_first,),
@@ -142,6 +211,13 @@ BUGS: dict[str, tuple[Callable[[], Bug], ...]] = {
     "stream_unnamed": (_stream_unnamed,),
     "no_codec": (_no_codec,),
     "secret_shown": (_secret_shown,),
+    "event_outside_commit": (_event_outside_commit,),
+    "stale_grant": (_stale_grant,),
+    "replay_order_ignored": (_replay_order_ignored,),
+    "result_unwritten": (_result_unwritten,),
+    "tombstone_forgotten": (_tombstone_forgotten,),
+    "request_forgotten": (_request_forgotten,),
+    **CONTROL_BUGS,
 }
 
 

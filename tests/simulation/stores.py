@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from toque.runtime.errors import StoreFailed
+from toque.runtime import limits
+from toque.runtime.errors import Fenced, StoreFailed
 from toque.runtime.group_commit import Batch, Failures
 from toque.runtime.store_sqlite import SqliteStore
 from toque.runtime.writer_sqlite import Writer
+
+_PAGES_MAX = 4_294_967_294
 
 
 class SimStore(SqliteStore):
@@ -20,6 +24,10 @@ class SimStore(SqliteStore):
         has_committed: the commit is on disk.
     """
 
+    outcome = "lost"
+    """What has become of the last commit of a store that crashed."""
+    tear_at = 0.5
+    """How much of a commit that is torn is in the log."""
     fate: Callable[[], str] = staticmethod(lambda: "go")
     has_committed: Callable[[], None] = staticmethod(lambda: None)
 
@@ -35,6 +43,49 @@ class SimStore(SqliteStore):
     def _committed(self, batch: Batch, failures: Failures) -> None:
         self.has_committed()
         super()._committed(batch, failures)
+
+    def limit_batch(self, rows: int) -> None:
+        """Have room for so many rows in a batch, and what one event may need."""
+        self._group._rows_max = limits.BATCH_ROWS_RESERVED + rows
+
+    def limit_pages(self, is_full: bool) -> None:
+        """Whether the disk takes no more pages; SQLite itself refuses what needs one."""
+        most = 1 if is_full else _PAGES_MAX  # not below what there is already
+        self._writer._cursor.execute(f"PRAGMA max_page_count = {most}").fetchall()
+
+    def crash(self, outcome: Any) -> None:
+        """As in `SqliteStore`; `torn`: only a part of the commit reached the log."""
+        if self._dead:
+            return
+        self.outcome = outcome
+        if outcome == "torn":
+            self._tear()
+        else:
+            super().crash(outcome)
+
+    def _tear(self) -> None:
+        """The log as it is in the middle of the commit, and all other files as before it."""
+        batch, log = self._group.in_flight, Path(f"{self.path}-wal")
+        shared = Path(f"{self.path}-shm")
+        others = [path for path in self.path.parent.glob(f"{self.path.name}*") if path != log]
+        before = {path: path.read_bytes() for path in others if path != shared}
+        length = log.stat().st_size if log.exists() else 0
+        self.outcome = "kept"
+        try:
+            if batch is not None:
+                self._writer.commit(batch)
+        except (Fenced, StoreFailed):
+            self.outcome = "lost"
+        whole = log.read_bytes() if log.exists() else b""
+        super().crash("lost")
+        if self.outcome == "lost" or len(whole) <= length:
+            return  # it went into a part of the log that was there before
+        self.outcome = "torn"
+        for path in self.path.parent.glob(f"{self.path.name}*"):
+            path.unlink()
+        for path, content in before.items():
+            path.write_bytes(content)
+        log.write_bytes(whole[: length + int((len(whole) - length) * self.tear_at)])
 
 
 class StoreOfAnyEpoch(SimStore):

@@ -5,43 +5,43 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.campaign import Summary, play
-from tests.simulation.focus import CALM, CRASHES, OWNERS, Focus, on
+from tests.simulation.bugs import CASES, OUTSIDE, Case, look_for
+from tests.simulation.campaign import Summary, play, shrink
+from tests.simulation.checklist import CHECKS, PROMISES
+from tests.simulation.focus import CRASHES, OWNERS, Focus
+from tests.simulation.parts import Sabotage
+from tests.simulation.sabotage import BUGS
+from tests.simulation.shrink import shrunk
 
 pytestmark = pytest.mark.timeout(600)  # virtual time is cheap, but not free
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FAST_SEEDS = 12
+PARTS = 4
+PART_SEEDS = 25
+SMALL = Focus(instances=8)
+"""Runs of which a hundred are quick; larger ones are for the campaign."""
 SEEDS_UNTIL_FOUND_MAX = 10
 """Under its focus every other seed or more finds a bug: bad luck is one in a thousand."""
 RUN_CPU_S_MAX = 30.0
 """Some thirty times what a run takes, for slow machines: a bug may not make runs endless."""
 
-INSIDE = frozenset(
-    {
-        "a fenced owner does not commit",
-        "running <= ledger",
-        "the ledger keeps to the limit",
-        "user code runs only in a slot",
-        "no error is lost",
-    }
-)
-"""Checks that look inside. Each deliberate bug must be found without them too."""
 
-
-def test_some_seeds_keep_every_promise() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_some_seeds_keep_every_promise(part: int) -> None:
     summary = Summary()
-    for seed in range(FAST_SEEDS):
-        report = play(seed)
+    for seed in range(part * PART_SEEDS, (part + 1) * PART_SEEDS):
+        report = play(seed, focus=SMALL)
         assert report.broken is None, report.describe()
         summary.add(report)
-    assert summary.instances > 10 * FAST_SEEDS
-    assert summary.bodies > 20 * FAST_SEEDS
-    assert len(summary.never()) <= 3, summary.never()  # a campaign misses none
+    print(f"{summary.cpu_s / summary.seeds:.2f} s of CPU a seed, {summary.cpu_s_max:.2f} at most")
+    assert summary.instances > 5 * PART_SEEDS
+    assert summary.bodies > 10 * PART_SEEDS
+    assert len(summary.never()) <= 12, summary.never()  # a campaign misses none
 
 
 def test_a_seed_is_the_same_run_each_time() -> None:
@@ -67,129 +67,74 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
         assert f"hash {here.digest}, {here.events} events" in told.stdout, told.stdout + told.stderr
 
 
-SEEN_OUTSIDE = {
-    "a deleted id is free at once",
-    "a late result of an older attempt is refused",
-    "a repeated delete gets the first answer",
-    "an acknowledged instance exists",
-    "an end that was seen stays",
-    "at most once",
-    "attempts have numbers of their own",
-    "recorded result never changes",
-    "recorded step never runs again",
-    "running <= limit",
-}
-"""What clients and bodies see when something that was told is lost, or told twice."""
+def find(bug: str, case: Case) -> None:
+    """Some of the first seeds finds the bug, by one of the promises that are to."""
+    found = look_for(bug, case, SEEDS_UNTIL_FOUND_MAX)
+    assert found.cpu_s_max < RUN_CPU_S_MAX, f"a seed took {found.cpu_s_max:.1f} s"
+    assert found.by, f"{SEEDS_UNTIL_FOUND_MAX} seeds did not find {bug}, but {found.broken}"
 
 
-def find(bug: str, focus: Focus, expected: set[str], ignored: frozenset[str] = frozenset()) -> None:
-    """Some of the first seeds finds the bug, by one of those promises."""
-    found = []
-    for seed in range(SEEDS_UNTIL_FOUND_MAX):
-        report = play(seed, (bug,), ignored=ignored, focus=focus)
-        assert report.cpu_s < RUN_CPU_S_MAX, f"seed {seed} took {report.cpu_s:.1f} s"
-        if report.broken is not None:
-            found.append(report.broken.promise)
-            if report.broken.promise in expected:
-                return
-    pytest.fail(f"{SEEDS_UNTIL_FOUND_MAX} seeds did not find {bug}, but {found}")
+@pytest.mark.parametrize("bug", [bug for bug, case in CASES.items() if not case.is_slow])
+def test_a_deliberate_bug_is_found(bug: str) -> None:
+    find(bug, CASES[bug])
 
 
-@pytest.mark.parametrize(
-    ("bug", "focus", "expected"),
-    [
-        ("no_output_gate", CRASHES, "user code runs only in a slot"),
-        ("no_epoch_check", OWNERS, "a fenced owner does not commit"),
-        ("no_announce_alarm", CRASHES, "an acknowledged create ends"),
-        ("grant_outside_ledger", on("crash", limit=2), "running <= ledger"),
-    ],
-    ids=lambda given: given if isinstance(given, str) else "",
-)
-def test_a_bug_is_found_by_looking_inside(bug: str, focus: Focus, expected: str) -> None:
-    find(bug, focus, {expected})
+@pytest.mark.campaign
+@pytest.mark.parametrize("bug", [bug for bug, case in CASES.items() if case.is_slow])
+def test_a_deliberate_bug_is_found_in_time(bug: str) -> None:
+    find(bug, CASES[bug])
 
 
-@pytest.mark.parametrize(
-    ("bug", "focus", "expected"),
-    [
-        ("no_output_gate", CRASHES, SEEN_OUTSIDE),
-        ("no_epoch_check", OWNERS, SEEN_OUTSIDE),
-        ("grant_outside_ledger", on("crash", limit=2, gap_s=3.0), {"running <= limit"}),
-        (
-            "unfenced_attempts",
-            on("loss", modes=("late",)),
-            {"a late result of an older attempt is refused"},
-        ),
-    ],
-    ids=lambda given: given if isinstance(given, str) else "",
-)
-def test_a_bug_is_found_from_outside(bug: str, focus: Focus, expected: set[str]) -> None:
-    find(bug, focus, expected, INSIDE)
+@pytest.mark.parametrize("bug", list(OUTSIDE))
+def test_the_worst_are_found_without_looking_inside(bug: str) -> None:
+    find(bug, OUTSIDE[bug])
 
 
-_UNDOING = ("undo", "doomed")
-
-
-@pytest.mark.parametrize(
-    ("bug", "focus", "expected"),
-    [
-        (
-            "undo_twice",
-            on("crash", gap_s=0.6, down_s=2.0, often=_UNDOING, modes=("undo",)),
-            {"recorded step never runs again"},
-        ),
-        (
-            "undo_oldest_first",
-            on(often=_UNDOING, modes=("undo",)),
-            {"who fails undoes what it did"},
-        ),
-        (
-            "events_lost_at_continue",
-            on(often=("parts",)),
-            {"events arrive once and in order", "an event that is there is taken"},
-        ),
-        (
-            "no_shield",
-            on(often=("cancel",)),
-            {
-                "a cancelled run cleans up",
-                "what is shielded is done though the run is cancelled",
-            },
-        ),
-        ("delete_untold", CALM, {"nothing is left when all has ended"}),
-        (
-            "restart_keeps_first",  # seen until the next run's first step takes its place
-            on(limit=1, instances=32, often=("parts", "look", "restart")),
-            {"a life has results of its own"},
-        ),
-        (
-            "fork_drops_kept",
-            on(often=("restart",)),
-            {"a restart keeps what came before its step"},
-        ),
-        (
-            "restart_twice",
-            on("repeat", "loss", weather=8.0, often=("restart",)),
-            {"an end that was seen stays", "a restart takes effect once"},
-        ),
-        (
-            "stream_unnamed",
-            on("crash", "all", gap_s=2.0, down_s=3.0),
-            {"a program ends as it must"},
-        ),
-        ("no_codec", CALM, {"payloads go through the codec", "a program ends as it must"}),
-        ("secret_shown", on(modes=("secret",)), {"a sensitive output is shown to nobody"}),
-    ],
-    ids=lambda given: given if isinstance(given, str) else "",
-)
-def test_a_bug_in_an_operation_is_found(bug: str, focus: Focus, expected: set[str]) -> None:
-    find(bug, focus, expected)
+def test_every_promise_has_checks_and_every_deliberate_bug_a_case() -> None:
+    assert sorted(PROMISES) == list(range(1, 13))
+    assert len(set(CHECKS)) == len(CHECKS)
+    switches = {field.name for field in fields(Sabotage)}
+    assert set(CASES) == set(BUGS) | switches
+    for bug, case in CASES.items():
+        assert case.expected <= {*CHECKS, "no error is lost"}, bug
 
 
 @pytest.mark.parametrize("focus", [OWNERS, CRASHES], ids=["owners", "crashes"])
 def test_without_a_bug_a_focus_finds_nothing(focus: Focus) -> None:
     report = play(1, focus=focus)
     assert report.broken is None, report.describe()
+
+
+def test_a_failure_is_shrunk_and_is_the_same_run_again() -> None:
+    report = play(0, ("grant_outside_ledger",), focus=SMALL)
+    assert report.broken is not None
+    told = shrink(report, ("grant_outside_ledger",), SMALL)
+    only = told.rsplit("--only '", 1)[1].removesuffix("'").split("; ")
+    print(f"{len(report.parts)} parts, of which are needed: {only}")
+    assert len(only) < len(report.parts) / 2
+    again = play(0, ("grant_outside_ledger",), focus=SMALL, only=only)
+    assert again.broken is not None
+    assert again.broken.promise == report.broken.promise
+    assert f"hash {again.digest}" in told
+
+
+def test_a_part_that_is_left_out_does_not_take_place() -> None:
+    whole = play(3, focus=SMALL)
+    jobs = [part for part in whole.parts if part.startswith("job ")]
+    some = play(3, focus=SMALL, only=[part for part in whole.parts if part not in jobs])
+    assert some.broken is None, some.describe()
+    assert some.instances < whole.instances
+    assert not set(some.parts) & set(jobs)
+
+
+def test_shrinking_finds_what_is_needed() -> None:
+    parts = [f"part {number}" for number in range(40)]
+    needed = {"part 3", "part 17", "part 18"}
+    left, runs = shrunk(parts, lambda tried: needed <= set(tried))
+    assert left == sorted(needed, key=parts.index)
+    assert runs < len(parts)
+    assert shrunk(parts, lambda tried: False)[0] == parts
+    assert shrunk(parts, lambda tried: len(tried) > 30, runs_max=5)[1] == 5
 
 
 def test_a_failure_tells_seed_promise_and_trace() -> None:

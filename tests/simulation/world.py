@@ -9,9 +9,8 @@ purpose, so that one more frame does not change who crashes.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,17 +18,20 @@ from toque.gatekeeper.messages import CycleRequest
 from toque.runtime import limits
 from toque.runtime.codec import unpack
 from toque.runtime.entropy import SeededEntropy
-from toque.runtime.errors import EntityReset, SystemFault
-from toque.runtime.ids import Placement
-from toque.runtime.simloop import LoopClock, VirtualTimeLoop
+from toque.runtime.errors import StoreFailed, SystemFault
+from toque.runtime.ids import EntityRef, Placement
+from toque.runtime.simloop import VirtualTimeLoop
 from toque.runtime.simnet import SimNetwork
 from toque.runtime.simprocess import SimProcess
 from toque.souschef.pacing import gap_ms
 
-from .build import build_front_end, build_owner
+from .build import ASKED, build_front_end, build_owner
+from .clocks import MachineClock
 from .disk import Disk
+from .mischief import Mischief
 from .parts import FrontEnd, FrontEndDied, Layout, Owner, Sabotage, Site
 from .promises import Bodies, Claims, PromiseBroken, Promises
+from .switches import Switches
 from .trace import Trace
 
 T = TypeVar("T")
@@ -60,7 +62,7 @@ class WatchedLoop(VirtualTimeLoop):
             raise PromiseBroken("a run comes to an end", told)
 
 
-class World:
+class World(Mischief):
     """See the module.
 
     Args:
@@ -70,6 +72,7 @@ class World:
         sabotage: deliberate faults.
         echo: told each trace line.
         ignored: promises that may break.
+        only: the parts that take place; None: all (see `switches`).
     """
 
     def __init__(
@@ -80,8 +83,10 @@ class World:
         sabotage: Sabotage | None = None,
         echo: Callable[[str], None] | None = None,
         ignored: frozenset[str] = frozenset(),
+        only: Iterable[str] | None = None,
     ) -> None:
         self.seed = seed
+        self.switches = Switches(only)
         self.folder = folder / "shards"
         self.folder.mkdir()
         self.layout = layout
@@ -93,6 +98,7 @@ class World:
         self.promises = Promises(self._on_broken, ignored)
         self.bodies = Bodies(self.promises)
         self.deleted: set[str] = set()
+        self.ids: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.claims = Claims(self.promises, self.bodies)
         self.disk = Disk(self.folder, self.promises, layout.limit)
         self.faults: Counter[str] = Counter()
@@ -105,6 +111,10 @@ class World:
         self._called_s: dict[str, tuple[float, Owner]] = {}
         self._calls_s: dict[tuple[str, str], deque[float]] = {}
         self._lives = 0
+        self.impatience = 0.0
+        self.stirred = 0
+        self.clock_error: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
+        self.batch_rows_max = 0
 
     def entropy(self, purpose: str) -> SeededEntropy:
         """A generator for one purpose."""
@@ -129,6 +139,9 @@ class World:
         owner.store.fate = lambda: self._fate(owner)
         owner.store.has_committed = lambda: self.committed(owner)
         site.owner = owner
+        if self.batch_rows_max:
+            owner.store.limit_batch(self.batch_rows_max)
+        self.limit_pages(site)
         self.trace.note("boot", process.name, "epoch", owner.store.epoch)
         self.disk.committed(shard, self.loop.time())
         return owner
@@ -139,7 +152,7 @@ class World:
 
     def new_owner(self, shard: str, process: SimProcess) -> Owner:
         """An owner that has not opened its shard yet."""
-        return Owner(shard, process, LoopClock(self.loop))
+        return Owner(shard, process, MachineClock(self.loop, *self.clock_error()))
 
     def gatekeeper_called(self, owner: Owner, args: bytes) -> None:
         """A SousChef calls the Gatekeeper: at most once per period, and with all others below C."""
@@ -159,6 +172,9 @@ class World:
 
     def _keeps_below_c(self, owner: Owner, account: str, now_s: float) -> None:
         """A shard's part of C. Calls that took turns may leave together, after one slow commit."""
+        site = self.sites[owner.shard]
+        if now_s < site.slow_until_s + 10:
+            return  # what took turns waits for one commit, for seconds
         times = self._calls_s.setdefault((owner.process.name, account), deque())
         times.append(now_s)
         while times[0] <= now_s - 1:
@@ -205,10 +221,12 @@ class World:
         owner = site.owner
         if owner is None:
             return
-        self.faults[f"crash, commit {outcome}"] += 1
-        self.trace.note("crash", owner.process.name, outcome, f"down {down_s:.3f}")
+        if outcome == "torn" and site.zombies:
+            outcome = "lost"  # another process has the file open and would see it change
         site.owner = None
         self.bury(owner, outcome)
+        self.faults[f"crash, commit {owner.store.outcome}"] += 1
+        self.trace.note("crash", owner.process.name, owner.store.outcome, f"down {down_s:.3f}")
         self.disk.committed(shard, self.loop.time())
         self.loop.call_later(down_s, self._come_back, shard, site.lives)
 
@@ -217,6 +235,9 @@ class World:
         self.network.withdraw(owner.shard, owner.process)
         self.network.killed(owner.process)
         owner.process.kill()
+        if outcome == "torn":
+            self.disk.forget(owner.shard)
+            owner.store.tear_at = self._commit_times.random()
         owner.store.crash(outcome)  # type: ignore[arg-type]
         owner.opened.stop()  # only to let go of memory: a dead process has no effects
 
@@ -224,89 +245,13 @@ class World:
         if self.sites[shard].lives == lives:
             self.boot(shard)
 
-    def crash_all(self, down_s: float) -> None:
-        """Everything is restarted at once."""
-        self.faults["all restarted"] += 1
-        for shard in self.sites:
-            self.crash(shard, "lost", down_s)
-
-    def usurp(self, shard: str, pause_s: float, wake_s: float, die_s: float) -> None:
-        """The owner hangs; a new one opens the shard; the old one wakes, and is killed later.
-
-        Args:
-            shard: which.
-            pause_s: how long it has hung when the new owner comes.
-            wake_s: how long after that it wakes (0: it never hung, and works on as a zombie).
-            die_s: how long after that it is killed.
-        """
-        old = self.sites[shard].owner
-        if old is None:
-            return
-        self.trace.note("hang", old.process.name)
-        if wake_s:
-            self.faults["pause"] += 1
-            old.process.pause()
-        self.loop.call_later(pause_s, self._take_over, shard, old, wake_s, die_s)
-
-    def _take_over(self, shard: str, old: Owner, wake_s: float, die_s: float) -> None:
-        if self.sites[shard].owner is not old:
-            return  # it crashed meanwhile
-        self.faults["zombie"] += 1
-        self.boot(shard)
-        self.loop.call_later(wake_s, self._wake, old)
-        self.loop.call_later(wake_s + die_s, self._end_zombie, shard, old)
-
-    def _wake(self, old: Owner) -> None:
-        if not old.process.dead and old.process.paused:
-            self.trace.note("wake", old.process.name)
-            old.process.resume()
-
-    def _end_zombie(self, shard: str, old: Owner) -> None:
-        zombies = self.sites[shard].zombies
-        if old in zombies:
-            zombies.remove(old)
-            self.trace.note("kill", old.process.name)
-            self.bury(old)
-
-    def evict_some(self, shard: str, chance: float) -> None:
-        """Entities that are idle leave memory, as they would after a while or under pressure."""
-        owner = self.sites[shard].owner
-        if owner is None or owner.process.paused:
-            return
-        host = owner.opened.host
-        for activation in list(host._live.values()):
-            if activation.idle and self._commit_times.random() < chance:
-                self.faults["evicted"] += 1
-                self.trace.note("evict", activation.ref)
-                owner.process.enter(partial(host.end, activation))
-
-    def reset_one(self, shard: str) -> None:
-        """An entity fails and is activated anew by the next event."""
-        owner = self.sites[shard].owner
-        if owner is None or owner.process.paused or owner.store.broken is not None:
-            return
-        host = owner.opened.host
-        live = list(host._live.values())
-        if live:
-            activation = live[self._commit_times.randrange(len(live))]
-            self.faults["reset"] += 1
-            self.trace.note("reset", activation.ref)
-            error = EntityReset("the simulation decided so")
-            owner.process.enter(partial(host.reset, activation, error))
-
-    def step_clock(self, shard: str, by_ms: int) -> None:
-        """The wall clock of the machine that the owner runs on is set."""
-        owner = self.sites[shard].owner
-        if owner is not None:
-            self.faults["clock set"] += 1
-            self.trace.note("clock", owner.process.name, by_ms)
-            owner.clock.skew_ms += by_ms
-
     def heal(self) -> None:
         """Faults end: good weather, every shard up, no zombies."""
         self.trace.note("heal")
         for shard, site in self.sites.items():
             site.crash_at.clear()
+            site.full_until_s = site.slow_until_s = 0.0
+            self.limit_pages(site)
             for zombie in list(site.zombies):
                 self._end_zombie(shard, zombie)
             if site.owner is None:
@@ -326,6 +271,10 @@ class World:
             self.loop.call_later(delay_s, self._end_zombie, owner.shard, owner)
             return
         site = self.sites[owner.shard]
+        is_full = isinstance(error, StoreFailed) and error.data.get("sqlite") == "SQLITE_FULL"
+        if is_full and self.is_full(site):
+            self.faults["a commit fails, disk full"] += 1
+            site.failing = self._commit_times.random() * 3
         self.promises.hold(
             "a store breaks only if it must",
             site.failing is not None,
@@ -351,9 +300,11 @@ class World:
             self.bury(owner)
             self.loop.call_later(down_s, self._come_back, owner.shard, site.lives)
 
-    def commit_delay(self) -> float:
+    def commit_delay(self, site: Site) -> float:
         """How long a commit takes, in seconds."""
         draw = self._commit_times.random()
+        if self.loop.time() < site.slow_until_s:
+            return self.layout.commit_ms * (0.25 + 1.5 * draw) * site.slow_times / 1000
         slow = COMMIT_SLOWEST / 1.75 if draw > 0.98 else 1.0
         return self.layout.commit_ms * (0.25 + 1.5 * draw) * slow / 1000
 
@@ -400,8 +351,13 @@ class World:
         front.process.kill()
         self.open_front_end()
 
-    async def ask(self, front: FrontEnd, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work()` in a front end's process.
+    async def ask(
+        self,
+        front: FrontEnd,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        asked: list[EntityRef] | None = None,
+    ) -> T:
+        """Run `work()` in a front end's process; which entities it calls is added to `asked`.
 
         Raises:
             FrontEndDied: the process died first.
@@ -419,6 +375,7 @@ class World:
                 done.set_result(task.result())
 
         def begin() -> None:
+            ASKED.set(asked)
             front.process.create_task(work()).add_done_callback(finished)
 
         def died() -> None:

@@ -1,0 +1,177 @@
+"""What can be done to a world: the means of the faults in `faults`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+from toque.runtime.entropy import Entropy
+from toque.runtime.errors import EntityReset, Overloaded
+from toque.runtime.ids import EntityRef, Placement
+from toque.runtime.simprocess import SimProcess
+
+from .entities import Till
+from .parts import FrontEnd, Owner, Site
+from .trace import Trace
+
+if TYPE_CHECKING:
+    from .world import WatchedLoop
+
+
+class Mischief:
+    """What `World` inherits; it fills in the rest."""
+
+    sites: dict[str, Site]
+    trace: Trace
+    faults: Counter[str]
+    loop: WatchedLoop
+    placement: Placement
+    _commit_times: Entropy
+
+    def boot(self, shard: str) -> Owner:
+        """A new owner opens the shard."""
+        raise NotImplementedError
+
+    def crash(self, shard: str, outcome: str, down_s: float) -> None:
+        """The owner dies now."""
+        raise NotImplementedError
+
+    def bury(self, owner: Owner, outcome: str = "lost") -> None:
+        """Kill an owner's process."""
+        raise NotImplementedError
+
+    def crash_all(self, down_s: float) -> None:
+        """Everything is restarted at once."""
+        self.faults["all restarted"] += 1
+        for shard in self.sites:
+            self.crash(shard, "lost", down_s)
+
+    def usurp(self, shard: str, pause_s: float, wake_s: float, die_s: float) -> None:
+        """The owner hangs; a new one opens the shard; the old one wakes, and is killed later.
+
+        Args:
+            shard: which.
+            pause_s: how long it has hung when the new owner comes.
+            wake_s: how long after that it wakes (0: it never hung, and works on as a zombie).
+            die_s: how long after that it is killed.
+        """
+        old = self.sites[shard].owner
+        if old is None:
+            return
+        self.trace.note("hang", old.process.name)
+        if wake_s:
+            self.faults["pause"] += 1
+            old.process.pause()
+        self.loop.call_later(pause_s, self._take_over, shard, old, wake_s, die_s)
+
+    def _take_over(self, shard: str, old: Owner, wake_s: float, die_s: float) -> None:
+        if self.sites[shard].owner is not old:
+            return  # it crashed meanwhile
+        self.faults["zombie"] += 1
+        self.boot(shard)
+        self.loop.call_later(wake_s, self._wake, old)
+        self.loop.call_later(wake_s + die_s, self._end_zombie, shard, old)
+
+    def _wake(self, old: Owner) -> None:
+        if not old.process.dead and old.process.paused:
+            self.trace.note("wake", old.process.name)
+            old.process.resume()
+
+    def _end_zombie(self, shard: str, old: Owner) -> None:
+        zombies = self.sites[shard].zombies
+        if old in zombies:
+            zombies.remove(old)
+            self.trace.note("kill", old.process.name)
+            self.bury(old)
+
+    def evict_some(self, shard: str, chance: float) -> None:
+        """Entities that are idle leave memory, as they would after a while or under pressure."""
+        owner = self.sites[shard].owner
+        if owner is None or owner.process.paused:
+            return
+        host = owner.opened.host
+        for activation in list(host._live.values()):
+            if activation.idle and self._commit_times.random() < chance:
+                self.faults["evicted"] += 1
+                self.trace.note("evict", activation.ref)
+                owner.process.enter(partial(host.end, activation))
+
+    def reset_one(self, shard: str) -> None:
+        """An entity fails and is activated anew by the next event."""
+        owner = self.sites[shard].owner
+        if owner is None or owner.process.paused or owner.store.broken is not None:
+            return
+        host = owner.opened.host
+        live = list(host._live.values())
+        if live:
+            activation = live[self._commit_times.randrange(len(live))]
+            self.faults["reset"] += 1
+            self.trace.note("reset", activation.ref)
+            error = EntityReset("the simulation decided so")
+            owner.process.enter(partial(host.reset, activation, error))
+
+    def step_clock(self, shard: str, by_ms: int) -> None:
+        """The wall clock of the machine that the owner runs on is set."""
+        owner = self.sites[shard].owner
+        if owner is not None:
+            self.faults["clock set"] += 1
+            self.trace.note("clock", owner.process.name, by_ms)
+            owner.clock.skew_ms += by_ms
+
+    # --- disks --------------------------------------------------------------------------------
+
+    def fill_disk(self, shard: str, lasts_s: float) -> None:
+        """The disk of a shard takes no more pages for a while, whoever owns the shard."""
+        site = self.sites[shard]
+        site.full_until_s = self.loop.time() + lasts_s
+        self.trace.note("disk full", shard, f"{lasts_s:.3f}")
+        self.limit_pages(site)
+        self.loop.call_later(lasts_s, self.limit_pages, site)
+
+    def limit_pages(self, site: Site) -> None:
+        """Have SQLite refuse new pages, or take them again."""
+        owner = site.owner
+        if owner is not None and owner.store.broken is None:
+            owner.store.limit_pages(self.is_full(site))
+
+    def is_full(self, site: Site) -> bool:
+        """Whether the disk of a shard is full."""
+        return self.loop.time() < site.full_until_s - 0.001
+
+    # --- load ---------------------------------------------------------------------------------
+
+    def flood(self, front: FrontEnd, shard: str, calls: int) -> None:
+        """A front end asks a data shard for much at once."""
+        tills = (EntityRef(Till.KIND, f"flood/{number}") for number in range(8 * calls))
+        refs = [ref for ref in tills if self.placement.shard_of(ref) == shard][:calls]
+        if not refs:
+            return
+        self.faults["flooded"] += 1
+        self.trace.note("flood", front.name, shard, len(refs))
+
+        def ask() -> None:
+            for number, ref in enumerate(refs):
+                request = f"{number}@{self.loop.time():.3f}"
+                future = front.router.call(ref, "pay", request, 1, "")
+                future.add_done_callback(self._flooded)
+
+        front.process.enter(ask)
+
+    def _flooded(self, answered: object) -> None:
+        cancelled, exception = answered.cancelled, answered.exception  # type: ignore[attr-defined]
+        if not cancelled() and isinstance(exception(), Overloaded):
+            self.faults["overloaded"] += 1
+
+    def block(self, process: SimProcess, lasts_s: float) -> None:
+        """User code holds the loop of its process: nothing else runs there for a while."""
+        if process.paused or process.dead:
+            return
+        self.faults["user code blocks"] += 1
+        self.trace.note("block", process.name, f"{lasts_s:.3f}")
+        process.pause()
+        self.loop.call_later(lasts_s, self._unblock, process)
+
+    def _unblock(self, process: SimProcess) -> None:
+        if process.paused and not process.dead:
+            process.resume()
