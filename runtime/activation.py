@@ -90,7 +90,7 @@ class Activation:
         self._keep = False
         self._evict_asked = False
         self._busy = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     @property
     def storage(self) -> Storage:
@@ -196,11 +196,11 @@ class Activation:
     def wait_until(self, work: Coroutine[Any, Any, Any]) -> None:
         self._check_alive()
         task = self._host.loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._background_done)
 
     def _background_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("background work of %s failed", self.ref, exc_info=error)
         self.settle()
@@ -267,7 +267,7 @@ class Activation:
     def close(self) -> None:
         """The activation is over."""
         self.ended = True
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
 
     def let_go(self) -> None:

@@ -111,7 +111,7 @@ class Host:
         self._handlers = {kind: handlers_of(cls) for kind, cls in classes.items()}
         self._live: dict[EntityRef, Activation] = {}
         self._unsettled: dict[EntityRef, int] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order in which they began
         self.alarms = AlarmDriver(store, clock, entropy, loop, self._fire_alarm)
         self.outbox = Outbox(store, loop, self._send_told)
         self.pacer = Pacer(store, loop)
@@ -250,7 +250,7 @@ class Host:
         self.alarms.close()
         self.pacer.close()
         self.outbox.close()
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
         for activation in list(self._live.values()):
             activation.close()
@@ -366,9 +366,12 @@ class Host:
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
         return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
 
     def _run(self, trigger: str, ref: EntityRef, handler: Callable[..., Any], *args: Any) -> Any:
         """Call a handler and have it noted."""

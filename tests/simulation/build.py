@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from toque.engines.code_host import InProcessCodeHost
 from toque.engines.env import EngineFaults
 from toque.engines.workflow import WorkflowDefinition
 from toque.gatekeeper.slots import GatekeeperFaults
+from toque.runtime.blobs import BlobStore
 from toque.runtime.host import HostFaults
 from toque.runtime.ids import EntityRef
 from toque.runtime.rpc import Router
@@ -102,9 +104,26 @@ def build_owner(world: World, site: Site, process: SimProcess) -> Owner:
     assert isinstance(opened.store, SimStore)
     owner.take(opened, opened.store)
     hooks.owner = owner
+    if opened._blobs is not None:
+        opened._blobs.blobs.age_ms = _ages(world, opened._blobs.blobs)  # type: ignore[method-assign]
     _watch_calls(world, owner)
     world.network.serve(site.name, process, opened.server)
     return owner
+
+
+def _ages(world: World, blobs: BlobStore) -> Callable[[str], int]:
+    """How old a stream's file is in virtual time, counted from when that is asked first.
+
+    By the clock of the file system a run would be another one each time.
+    """
+    asked_s: dict[str, float] = {}
+
+    def age_ms(name: str) -> int:
+        blobs._path(name).stat()  # which says if there is none
+        now_s = world.loop.time()
+        return round((now_s - asked_s.setdefault(name, now_s)) * 1000)
+
+    return age_ms
 
 
 def _settings(world: World, site: Site) -> ShardSettings:
