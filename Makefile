@@ -25,7 +25,8 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs bench fuzz-api wrangler campaign-migration campaign-recovery campaign-simulation clean
+.PHONY: help run test check format docs bench fuzz-api wrangler campaign-migration campaign-recovery \
+	campaign-simulation coverage-simulation clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -75,6 +76,9 @@ campaign-migration: $(VENV)/.ready-dev ## Move a filled account from V1 to V2 un
 campaign-simulation: $(VENV)/.ready-dev ## Simulated faults, one run a seed [SEEDS=n FIRST=k]
 	@$(BIN)/python -m tests.simulation $(if $(filter 1,$(SEEDS)),--seed $(FIRST), \
 		--first $(FIRST) --seeds $(SEEDS) --jobs $(JOBS)) $(ARGS)
+
+coverage-simulation: $(VENV)/.ready-dev ## Branches of the cores that seeds reach [SEEDS=n FIRST=k]
+	@$(BIN)/python -m tests.simulation.covered --first $(FIRST) --seeds $(SEEDS) $(ARGS)
 
 clean: ## Remove what make has made; data under .toque stays
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

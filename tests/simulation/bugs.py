@@ -70,7 +70,10 @@ CASES: dict[str, Case] = {
     "no_announce_alarm": _case(CRASHES, "an acknowledged create ends"),
     "grant_outside_ledger": _case(on("crash", limit=2), "running <= ledger"),
     "unfenced_attempts": _case(
-        on("loss", modes=("late",)), "a late result of an older attempt is refused"
+        on("loss", modes=("late",)),
+        "a late result of an older attempt is refused",
+        "user code runs only in a slot",
+        "no error is lost",
     ),
     "undo_twice": _case(
         on("crash", gap_s=0.6, down_s=2.0, often=_UNDOING, modes=("undo",)),
@@ -91,7 +94,10 @@ CASES: dict[str, Case] = {
         "what is shielded is done though the run is cancelled",
     ),
     "delete_untold": _case(CALM, "nothing is left when all has ended"),
-    "tombstone_forgotten": _case(_LOSSES, "a repeated delete gets the first answer"),
+    "tombstone_forgotten": _case(
+        on("loss", "crash", weather=25.0, gap_s=1.5, down_s=2.0, work=("lives",)),
+        "a repeated delete gets the first answer",
+    ),
     "restart_keeps_first": _case(  # seen until the next run's first step takes its place
         on(limit=1, instances=32, often=("parts", "look", "restart")),
         "a life has results of its own",
