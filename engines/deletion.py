@@ -133,11 +133,16 @@ class DeletableInstance(ObservedInstance):
             tombstone.souschef,
         )
 
+    @whole
     def _tombstone_confirmed(self, run_id: str, seq: int) -> None:
         tombstone = self._tombstone
         if tombstone is None or (tombstone.run_id, tombstone.report_seq) != (run_id, seq):
             return
         self._confirmed_seq = seq
+        if tombstone.status:
+            tombstone.status = ""  # it is counted; who hears of it again need not know that
+            self._rows.put_tombstone(tombstone)
+            self._rows.flush()
         self._tidy_alarm(max(tombstone.expires_ms, self.ctx.clock.now_ms()))
         self.ctx.may_evict()
 

@@ -86,6 +86,21 @@ async def test_a_tombstone_lasts_until_the_souschef_knows(tmp_path: Path, deaf: 
         assert rig.reports[-1].state == "ended"
 
 
+async def test_a_deletion_that_is_told_again_is_not_counted_again(tmp_path: Path) -> None:
+    """Long after it has confirmed, a SousChef need not know any more that it has counted it."""
+    async with rigged(tmp_path) as rig:
+        await rig.create(hanging())
+        await rig.status("running")
+        await rig.call("delete", "d1")
+        await rig.pass_time(30)
+        rig.restart()
+        await rig.pass_time(2 * limits.DELETION_REMEMBERED_MS / 1_000)
+        assert not rig.rows("tombstones")
+        told = [report.status for report in rig.reports if report.state == "ended"]
+        assert told[0] == "deleted"
+        assert set(told[1:]) == {""}
+
+
 async def test_an_instance_may_delete_itself(tmp_path: Path) -> None:
     ends: list[str] = []
 
