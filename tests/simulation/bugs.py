@@ -62,6 +62,7 @@ def _case(focus: Focus, *expected: str, is_slow: bool = False) -> Case:
 
 _UNDOING = ("undo", "doomed")
 _RESTARTS = on("crash", "all", gap_s=2.0, down_s=3.0)
+_MOVES = on(limit=3, instances=4, work=("moving",))
 _LOSSES = on("loss", weather=8.0)
 
 CASES: dict[str, Case] = {
@@ -154,6 +155,9 @@ CASES: dict[str, Case] = {
     "list_skips": _case(on(instances=32), "a list misses nothing acknowledged"),
     "list_repeats": _case(on(instances=32), "a list shows nothing twice"),
     "extra_hop": _case(CALM, "an operation goes to its Engine directly"),
+    "lease_not_frozen": _case(_MOVES, "running <= ledger"),
+    "heal_forgets": _case(_MOVES, "an acknowledged create ends", "an acknowledged instance exists"),
+    "ask_skipped": _case(_MOVES, "one create wins an id", "an acknowledged instance exists"),
     "nonsense_taken": _case(on(work=("nonsense",)), "nonsense is refused at the edge"),
 }
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .parts import FrontEnd, Owner, Site
     from .world import World
 
+LOST_BIRTHS = 3
+"""Of so many creates on V1 one has no Engine."""
 WORKFLOWS = ("alpha", "beta", "gamma", "delta")
 ASKED: ContextVar[list[EntityRef] | None] = ContextVar("asked", default=None)
 """Which entities were called for what is asked of a front end now."""
@@ -132,6 +134,7 @@ def _settings(world: World, site: Site) -> ShardSettings:
         HostFaults(no_output_gate=sabotage.no_output_gate),
         EngineFaults(sabotage.unfenced_attempts, sabotage.no_announce_alarm),
         GatekeeperFaults(grant_outside_ledger=sabotage.grant_outside_ledger),
+        lost_births=LOST_BIRTHS,
     )
     return ShardSettings(
         world.placement,
@@ -139,6 +142,7 @@ def _settings(world: World, site: Site) -> ShardSettings:
         souschefs=layout.souschefs,
         gatekeeper_calls=layout.gatekeeper_calls,
         spread=layout.spread,
+        v1=(max(2, layout.limit - 1), 1_000),
         writer="inline",
         commit_delay=lambda: world.commit_delay(site),
         objects=(Till, Book),

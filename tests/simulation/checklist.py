@@ -45,6 +45,9 @@ PROMISES: dict[int, Promise] = {
             "nothing is left when all has ended",
             "an entity's alarm comes",
             "a cleared workflow ends",
+            "a move comes to its end",
+            "every instance of V1 has an Engine",
+            "a move that was taken back was never there",
         ),
     ),
     3: Promise(

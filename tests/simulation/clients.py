@@ -27,7 +27,7 @@ from toque.runtime.errors import (
     RequestRefused,
     SystemFault,
 )
-from toque.runtime.ids import EntityRef
+from toque.runtime.ids import ACCOUNT_OLD_KIND, EntityRef
 
 from .making import Script
 from .parts import FrontEnd, FrontEndDied
@@ -36,7 +36,7 @@ from .verdict import Errand
 from .world import World
 
 _WEATHER = (SystemFault, FrontEndDied)
-_OF_ACCOUNT = frozenset({ACCOUNT_KIND, GATEKEEPER_KIND})
+_OF_ACCOUNT = frozenset({ACCOUNT_KIND, ACCOUNT_OLD_KIND, GATEKEEPER_KIND})
 PAGE = 10
 
 

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from toque.runtime.ids import old_key
+
 from .promises import Promises
 
 Rows = Callable[[str, str], list[Any]]
@@ -88,7 +90,8 @@ class Counts:
         for shard in shards:
             counted.update({entity: total or 0 for entity, total in self._rows(shard, _ENDED)})
             for key, uuid, souschef, count in self._rows(shard, _STAND):
-                stand[f"{key.split('/', 1)[0]}/{uuid}/{souschef}"] += count
+                account = key.split("/", 1)[0]
+                stand[old_key(account) if souschef < 0 else f"{account}/{uuid}/{souschef}"] += count
         short = [
             f"{souschef}: {counted[souschef]} of {count}"
             for souschef, count in sorted(stand.items())

@@ -14,6 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from toque.runtime.ids import old_key
+
 from .codecs import HEAD, SEALED_ACCOUNT
 from .counts import Counts
 from .promises import Promises
@@ -38,6 +40,7 @@ class Disk:
         self._leases: dict[str, dict[str, int]] = {}
         self._caps: dict[str, int] = {}
         self._lowered_s: dict[str, float] = {}
+        self._old_targets: dict[str, dict[str, tuple[str, int]]] = {}
         self._workflow_limits: dict[str, int] = {}
         self._workflow_caps: dict[str, int] = {}
         self.limits: dict[str, int] = {}
@@ -101,7 +104,7 @@ class Disk:
             shard, "SELECT entity, workflow_uuid, souschef FROM instances WHERE active = 1"
         )
         before = self._running.get(shard, {})
-        running = {key: f"{key.split('/', 1)[0]}/{uuid}/{souschef}" for key, uuid, souschef in rows}
+        running = {key: souschef_of(key, uuid, number) for key, uuid, number in rows}
         if running == before:
             return
         self._running[shard] = running
@@ -179,7 +182,16 @@ class Disk:
             f"{workflow}: {count} run, the limit is {cap}",
         )
 
+    def _targets_on_v1(self, shard: str) -> None:
+        """What accounts may hold that lease slots to themselves: on V1, until V2 adopts them."""
+        found = {entity: (plane, target) for entity, plane, target in self.rows(shard, _ON_V1)}
+        if found != self._old_targets.get(shard, {}):
+            self._old_targets[shard] = found
+            for entity in sorted(found):
+                self._check_holders(entity.split("/", 1)[0])
+
     def _leases_of(self, shard: str, now_s: float) -> None:
+        self._targets_on_v1(shard)
         before = dict(self.limits)
         for account, limit in self.rows(
             shard, "SELECT entity, running_max FROM gatekeeper_limits WHERE workflow = ''"
@@ -224,7 +236,11 @@ class Disk:
 
     def _check_holders(self, account: str) -> None:
         """No SousChef's instances run beyond what the ledger says that it may hold."""
-        entries = self._leases.get(account, {})
+        entries = dict(self._leases.get(account, {}))
+        for targets in self._old_targets.values():
+            plane, target = targets.get(old_key(account), ("", 0))
+            if plane == "v1" or (plane == "moving" and old_key(account) not in entries):
+                entries[old_key(account)] = target
         running: Counter[str] = Counter()
         for keys in self._running.values():
             running.update(souschef for key, souschef in keys.items() if key.startswith(account))
@@ -266,6 +282,16 @@ class Disk:
         self._promises.hold("nothing is left when all has ended", not left, *left)
 
 
+def souschef_of(key: str, uuid: str, number: int) -> str:
+    """The key of the SousChef that an instance (`account/uuid/id`) reports to."""
+    account = key.split("/", 1)[0]
+    return old_key(account) if number < 0 else f"{account}/{uuid}/{number}"
+
+
+_ON_V1 = (
+    "SELECT entity, plane, target FROM souschef_state JOIN account_old_planes USING (entity)"
+    " WHERE plane != 'v2'"
+)
 _SEALED = (("instances", "blob"), ("steps", "blob"), ("payloads", "body"), ("events", "payload"))
 _LEFT_OVERS = (
     ("instances that run", "SELECT entity FROM instances WHERE active = 1"),

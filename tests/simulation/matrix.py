@@ -7,6 +7,7 @@ end alike. That covers every commit boundary, where seeds only sample them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,15 +100,20 @@ async def _one(clients: Clients, number: int, errand: Errand) -> None:
     await clients.wait(errand)
 
 
-def play(folder: Path, crash: tuple[str, int, str] | None = None) -> Played:
-    """Play it in an empty folder, with a crash at `(shard, commit, outcome)`."""
-    world = World(0, folder, LAYOUT)
+def play(
+    folder: Path,
+    crash: tuple[str, int, str] | None = None,
+    work: Callable[[World], Coroutine[Any, Any, list[Any]]] = _work,
+    layout: Layout = LAYOUT,
+) -> Played:
+    """Play some work in an empty folder, with a crash at `(shard, commit, outcome)`."""
+    world = World(0, folder, layout)
     if crash is not None:
         shard, commit, outcome = crash
         world.sites[shard].crash_at[commit] = (outcome, DOWN_S)
     played = Played({}, [], None, 0, [])
     try:
-        played.results = world.run(_work(world))
+        played.results = world.run(work(world))
     except PromiseBroken as broken:
         played.broken = broken
     except TimeoutError:

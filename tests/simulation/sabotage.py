@@ -24,6 +24,7 @@ from toque.runtime.codec import NULL
 from toque.runtime.payload_codec import Seal
 
 from .sabotage_control import CONTROL_BUGS
+from .sabotage_moving import MOVING_BUGS
 
 Bug = tuple[Any, str, Callable[..., Any]]
 
@@ -218,6 +219,7 @@ BUGS: dict[str, tuple[Callable[[], Bug], ...]] = {
     "tombstone_forgotten": (_tombstone_forgotten,),
     "request_forgotten": (_request_forgotten,),
     **CONTROL_BUGS,
+    **MOVING_BUGS,
 }
 
 
