@@ -64,6 +64,13 @@ def looked_at(path: Path) -> Iterator[None]:
             raise _stale(path, Fault("the file is gone or empty", False))
         yield
         return
+    journal = Path(f"{path}-journal")
+    if journal.exists() and journal.stat().st_size:  # only a writer can open it
+        if claim is not None and claim.epoch:
+            why = f"{journal.name} is beside it, which is none of its files: move it away"
+            raise _stale(path, Fault(why, False))
+        yield  # it was being made, and holds nothing yet
+        return
     with closing(connect_reader(path)) as connection:
         fault = fault or fault_of(path, connection, claim)
         if fault is not None:

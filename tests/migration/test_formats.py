@@ -226,6 +226,21 @@ def test_a_process_that_is_killed_while_it_upgrades_does_no_harm(old: Path, poin
     assert rows(store, "SELECT format, epoch FROM shard") == [(STORE_FORMAT, 2 + was_committed)]
 
 
+@pytest.mark.parametrize("point", [one for one in victim.POINTS if one != "half"])
+def test_a_process_that_is_killed_while_it_makes_a_store_does_no_harm(
+    tmp_path: Path, point: str
+) -> None:
+    store = tmp_path / "d0.sqlite"
+    command = [sys.executable, "-m", "tests.migration.victim", str(store), point]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -9, done.stderr
+    open_and_close(store)
+    assert rows(store, "SELECT format, epoch FROM shard") == [
+        (STORE_FORMAT, 1 + (point == "committed"))
+    ]
+
+
 def test_two_openers_at_once_upgrade_once(old: Path) -> None:
     store = store_path(old, "d0")
     before = everything(store)

@@ -7,8 +7,10 @@ it never shows less. Each test counts what its images came to, so that none pass
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,8 +26,10 @@ from tests.recovery.images import (
     in_use,
     judge,
     live,
+    opened,
     torn,
 )
+from toque.runtime.errors import StoreFailed
 
 few_and_many = pytest.mark.parametrize(
     "images",
@@ -277,6 +281,45 @@ def test_a_copy_that_went_its_own_way_is_noticed(history: History, tmp_path: Pat
     verdict = judge(mixed, history, number, tmp_path)
     assert verdict.kind == "refused"
     assert "another one" in verdict.why
+
+
+def test_garbage_beside_a_store_is_no_harm_and_in_place_of_its_files_is_noticed(
+    history: History, tmp_path: Path
+) -> None:
+    for name in ("d0.sqlite-mark.tmp", "d0.sqlite-mark~", "d0", "x.sqlite"):
+        (tmp_path / name).write_bytes(b"garbage " * 600)
+    (tmp_path / "d1.sqlite").mkdir()
+    assert judge(history.last, history, history.commits, tmp_path) == Verdict("equal")
+    journal = tmp_path / "d0.sqlite-journal"  # SQLite would play back what it takes for one
+    journal.write_bytes(b"garbage " * 600)
+    verdict = judge(history.last, history, history.commits, tmp_path)
+    assert verdict.kind == "refused"
+    assert "move it away" in verdict.why
+    journal.unlink()
+    mark = tmp_path / "d0.sqlite-mark"
+    mark.unlink()
+    mark.mkdir()
+    with pytest.raises(StoreFailed, match=r"d0\.sqlite-mark can't be read"):
+        opened(tmp_path / "d0.sqlite")
+
+
+def test_a_crash_while_a_store_is_made_is_no_obstacle(history: History, tmp_path: Path) -> None:
+    """It is made with a rollback journal, before it has a log."""
+    first = tmp_path / "first"
+    with closing(sqlite3.connect(first, isolation_level=None)) as writer:
+        writer.execute("VACUUM")
+        writer.execute("PRAGMA cache_size = 1")  # so that pages are written before the end
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("CREATE TABLE half (made)")
+        writer.executemany("INSERT INTO half VALUES (?)", [(bytes(3_000),)] * 50)
+        main, journal = first.read_bytes(), Path(f"{first}-journal").read_bytes()
+        writer.execute("ROLLBACK")
+    assert len(main) > 100_000
+    assert journal[0]
+    (tmp_path / "d0.sqlite-journal").write_bytes(journal)
+    verdict = judge(Files(main, None, None), history, 0, tmp_path)
+    assert verdict == Verdict("equal")
+    assert not (tmp_path / "d0.sqlite-journal").exists()
 
 
 def test_what_is_refused_is_left_as_it_is(history: History, tmp_path: Path) -> None:
