@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ class SimStore(SqliteStore):
             super()._commit_inline(batch)
         elif fate.startswith("fails"):
             if fate == "fails, kept":
-                self._writer.commit(batch)
+                with suppress(Fenced, StoreFailed):  # the disk may be full besides
+                    self._writer.commit(batch)
             self._break(StoreFailed("the disk failed, as the simulation decided."))
 
     def _committed(self, batch: Batch, failures: Failures) -> None:
