@@ -34,7 +34,7 @@ from ..runtime.errors import CallerError, EntityReset, InstanceAlreadyExists
 from ..runtime.ids import ACCOUNT_OLD_KIND, OLD_SOUSCHEF, EntityRef
 from ..runtime.payload_codec import NO_CODECS, Codecs
 from ..runtime.store import Store
-from ..runtime.tables import Table
+from ..runtime.tables import Key, Table
 from ..souschef.env import SousChefEnv
 from ..souschef.souschef import SousChef
 from .messages import Frozen
@@ -132,6 +132,7 @@ class OldKitchen(SousChef):
         self._window = RateWindow(env.creates_max, limits.V1_CREATES_WINDOW_MS, kept)
         self._births: dict[str, asyncio.Future[Any]] = {}
         self._answers_from = 0
+        self._healed_to: Key | None = None
         if self.plane == "v1":
             self._obey_own_limit()
 

@@ -154,7 +154,10 @@ class MovingAccount(OldKitchen):
             StaleMigration
         """
         self._check_current(migration_id)
-        page = self._index.unborn_page(None, limits.V1_BIRTHS_PER_HEAL_MAX)
+        most = limits.V1_BIRTHS_PER_HEAL_MAX
+        page = self._index.unborn_page(self._healed_to, most)
+        # Who can't be born now, since a shard is away, keeps nobody else waiting.
+        self._healed_to = page[-1][0] if len(page) == most else None
         await asyncio.gather(*(self._born(key) for _, key in page), return_exceptions=True)
         return self._index.unborn
 

@@ -512,6 +512,25 @@ async def test_healing_goes_on_when_the_shard_is_back(tmp_path: Path) -> None:
         await rig.until_ended(5)
 
 
+async def test_a_shard_that_is_away_keeps_no_other_from_healing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "V1_BIRTHS_PER_HEAL_MAX", 4)
+    async with rig_at(tmp_path, lost_births=1) as rig:
+        for n in range(30):
+            await rig.create(f"{n}", params=b"0")
+        here = sum(rig.home(EntityRef("Engine", rig.key(f"{n}"))) == "d1" for n in range(30))
+        assert 0 < here < 30
+        await rig.move()
+        rig.shards["d0"].stop()
+        for _ in range(8):
+            await rig.old(int, "heal", "m1")
+        assert (await rig.status()).unborn == 30 - here
+        rig.crash("d0")
+        await rig.heal()
+        await rig.until_ended(30)
+
+
 async def test_an_id_that_another_create_has_is_left_to_it(tmp_path: Path) -> None:
     """The two stores disagree: an Engine of that id is there, by another request."""
     async with rig_at(tmp_path, lost_births=1) as rig:
