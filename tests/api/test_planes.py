@@ -234,6 +234,8 @@ async def test_who_queues_on_v1_is_told_where(tmp_path: Path) -> None:
         ) is None or slot.queued < 2:
             pass
         assert (slot.souschef, slot.position, slot.limited_by) == ("default/-/old", 2, "account")
+        await Move(runtime.router).to_v2()  # it queues there still
+        assert (await client.instance("double", "b").why()).slot == slot
 
 
 async def test_v1_takes_so_many_creates_and_a_batch_goes_on_later(
