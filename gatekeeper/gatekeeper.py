@@ -314,7 +314,7 @@ class Gatekeeper(DurableObject):
         if self._planes.is_adopted_by(migration_id, may_be_new=not self._book.holders):
             return
         self.set_limit(frozen.running_max)
-        self.set_workflow(_OLD_WORKFLOW, max(1, frozen.workflows), 0)
+        self.set_workflow(_OLD_WORKFLOW, frozen.workflows, 0)
         chef, held = old_key(self.ctx.ref.key), frozen.holding
         target = held if frozen.target < 0 else min(held, frozen.target)
         self._book.load(chef, frozen.lease_version, target, held, 0, 0, left=False)

@@ -28,7 +28,8 @@ class Frozen(msgspec.Struct, array_like=True, frozen=True):
         holding: slots in use or granted; the lease.
         queued, waiting, paused, unborn: how many of each there are.
         running_max: the account's limit.
-        workflows: how many workflows have instances that have not ended; the lease's weight.
+        workflows: how many workflows have instances that have not ended, as far as a weight
+            goes; at least 1: the lease's weight.
         target: how many slots AccountOld may hold; less than it holds if its limit was lowered;
             -1: as many as it holds.
     """

@@ -23,7 +23,7 @@ from ..runtime import limits
 from ..runtime.codec import pack, unpack
 from ..runtime.ids import split_engine_key
 from ..runtime.payload_codec import Seal
-from ..runtime.tables import Change, Index, Key, Row, Table
+from ..runtime.tables import Change, Index, Key, Row, Table, every_row
 
 INDEX = Table(
     "account_old_instances",
@@ -172,9 +172,9 @@ class OldIndex:
         self._rows = rows
         self._entity = entity
         self._seal = seal
-        counts = rows.scan(COUNTS, (entity,), limit=limits.SCAN_ROWS_MAX)
         self._counts: dict[str, dict[str, int]] = {
-            uuid: msgspec.json.decode(text, type=dict[str, int]) for _, uuid, text in counts
+            uuid: msgspec.json.decode(text, type=dict[str, int])
+            for _, uuid, text in every_row(rows, COUNTS, (entity,))
         }
 
     # --- what it knows ----------------------------------------------------------------------
@@ -216,6 +216,11 @@ class OldIndex:
     def workflows(self) -> int:
         """How many workflows have instances that have not ended."""
         return sum(not FINISHED.issuperset(counts) for counts in self._counts.values())
+
+    @property
+    def weight(self) -> int:
+        """What its lease weighs on V2: as much as so many workflows."""
+        return max(1, min(self.workflows, limits.WORKFLOW_WEIGHT_MAX))
 
     @property
     def next_end_ms(self) -> int | None:

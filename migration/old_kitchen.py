@@ -169,7 +169,7 @@ class OldKitchen(SousChef):
         """On V2 the lease weighs as many workflows as have instances here."""
         if self.plane != "v2":
             return
-        weight = max(1, self._index.workflows)
+        weight = self._index.weight
         if weight != self._move.weight:
             workflow = OLD_SOUSCHEF.split("/", 1)[0]
             self.ctx.tell(self._gatekeeper, "set_workflow", workflow, weight, 0)

@@ -63,10 +63,10 @@ class MovingAccount(OldKitchen):
             roster.paused,
             self._index.unborn,
             self._registry.running_max,
-            self._index.workflows,
+            self._index.weight,
             target,
         )
-        self._put_move(frozen=frozen, first_create_ms=0, weight=max(1, frozen.workflows))
+        self._put_move(frozen=frozen, first_create_ms=0, weight=frozen.workflows)
         planes.write(plane="moving", migration_id=migration_id, healing=False)
         self._after_event()
         return frozen

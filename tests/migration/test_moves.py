@@ -675,6 +675,21 @@ async def test_the_lease_weighs_as_many_workflows_as_are_left(tmp_path: Path) ->
         await rig.until(lowered)
 
 
+async def test_the_lease_weighs_no_more_than_a_weight_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WORKFLOW_WEIGHT_MAX", 2)
+    async with rig_at(tmp_path) as rig:
+        for n in range(3):
+            name = f"w{n}"
+            rig.records[name] = await rig.old(
+                WorkflowRecord, "put_workflow", name, "work", "app", "h1", False
+            )
+            await rig.create("one", name, params=b"5")
+        assert (await rig.move()).workflows == 2
+        await rig.until_ended(3)
+
+
 async def test_a_large_registry_comes_over_in_parts(tmp_path: Path) -> None:
     async with rig_at(tmp_path) as rig:
         for n in range(2 * limits.REGISTRY_PART_ROWS_MAX):
