@@ -254,11 +254,22 @@ class OldIndex:
         old = self._rows.get(INDEX, (self._entity, entry.uuid, entry.id))
         self._change(None if old is None else entry_of(old), entry, kept)
 
-    def born(self, key: str, run_id: str) -> None:
-        """The instance's Engine is there."""
+    def born(self, key: str, view: InstanceView | None = None) -> None:
+        """The instance's Engine is there.
+
+        Args:
+            key: the Engine's.
+            view: as it stands; None: another create made it, and its reports will tell.
+        """
         entry = self.get(key)
-        if entry is not None and entry.unborn:
-            self._change(entry, msgspec.structs.replace(entry, unborn=False, run_id=run_id))
+        if entry is None or not entry.unborn:
+            return
+        if view is None:
+            self._change(entry, msgspec.structs.replace(entry, unborn=False, run_id=""))
+            return
+        since_ms = max(entry.modified_ms, view.modified_ms)
+        started_ms = view.started_ms
+        self._stands(entry, view.status, since_ms, view.run_id, entry.seq, started_ms)
 
     def drop(self, key: str) -> None:
         """There is no such instance."""
@@ -269,7 +280,9 @@ class OldIndex:
     def started(self, key: str, run_id: str, now_ms: int) -> None:
         """An Engine has taken its slot."""
         entry = self.get(key)
-        if entry is None or entry.run_id != run_id or entry.status not in ("queued", "waiting"):
+        if entry is None or entry.unborn or entry.run_id != run_id:
+            return
+        if entry.status not in ("queued", "waiting"):
             return
         at_ms = entry.started_ms or now_ms
         self._change(entry, msgspec.structs.replace(entry, status="running", started_ms=at_ms))
@@ -287,19 +300,31 @@ class OldIndex:
                 return
         elif report.since_ms < entry.modified_ms:
             return
+        elif entry.unborn and report.state == "ended":
+            return  # of an instance that had the id before, by another clock
         status = report.status
         if report.state == "ended" and status not in FINISHED:
             self._change(entry, None)  # it was deleted
             return
-        is_same = report.run_id == entry.run_id
-        started_ms = entry.started_ms if is_same else None
+        started_ms = entry.started_ms if report.run_id == entry.run_id else None
+        if started_ms is None and status not in FINISHED and status != "queued":
+            started_ms = report.since_ms
+        self._stands(entry, status, report.since_ms, report.run_id, report.seq, started_ms)
+
+    def _stands(
+        self,
+        entry: Entry,
+        status: str,
+        since_ms: int,
+        run_id: str,
+        seq: int,
+        started_ms: int | None,
+    ) -> None:
+        """It is known to stand so; it is born."""
         ended_ms, expires_ms = None, 0
         if status in FINISHED:
             kept_ms = entry.success_ms if status == "complete" else entry.other_ms
-            ended_ms = report.since_ms
-            expires_ms = ended_ms + kept_ms + limits.V1_ID_LINGER_MS
-        elif started_ms is None and status != "queued":
-            started_ms = report.since_ms
+            ended_ms, expires_ms = since_ms, since_ms + kept_ms + limits.V1_ID_LINGER_MS
         self._change(
             entry,
             msgspec.structs.replace(
@@ -307,10 +332,10 @@ class OldIndex:
                 status=status,
                 started_ms=started_ms,
                 ended_ms=ended_ms,
-                modified_ms=report.since_ms,
+                modified_ms=since_ms,
                 unborn=False,
-                run_id=report.run_id,
-                seq=report.seq,
+                run_id=run_id,
+                seq=seq,
                 expires_ms=expires_ms,
             ),
         )

@@ -228,11 +228,10 @@ class OldKitchen(SousChef):
         if answered.cancelled():
             return
         if error is None:
-            self._index.born(key, msgspec.convert(answered.result(), InstanceView).run_id)
+            self._index.born(key, msgspec.convert(answered.result(), InstanceView))
         elif isinstance(error, InstanceAlreadyExists):
             _log.warning("%s was made by another create; its Engine says how it stands", key)
-            entry = self._index.get(key)
-            self._index.born(key, "" if entry is None else entry.run_id)
+            self._index.born(key)
         elif isinstance(error, CallerError):
             _log.warning("%s is dropped, its Engine refuses to be: %s", key, error)
             self._index.drop(key)

@@ -47,9 +47,10 @@ async def status(rig: Rig) -> MigrationStatus:
 
 
 async def until(rig: Rig, *states: str) -> MigrationStatus:
+    since_s = rig.loop.time()
     while (found := await status(rig)).state not in states:
         assert rig.loop.time() < 400, found
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(max(0.005, (rig.loop.time() - since_s) / 20))
     return found
 
 
