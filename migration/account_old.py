@@ -44,8 +44,8 @@ from ..runtime.errors import (
 )
 from ..runtime.ids import ACCOUNT_OLD_KIND, EntityRef, check_instance_id, split_engine_key
 from .messages import Forwarded, OldCreate
-from .old_index import Entry, queued_view
 from .old_moves import MovingAccount
+from .old_rows import Entry, queued_view
 
 FORWARDED = frozenset(
     {

@@ -18,124 +18,13 @@ import msgspec
 
 from ..engines.ports import StatusReport
 from ..engines.status import FINISHED
-from ..engines.views import CreateRequest, IndexRow, InstanceView
+from ..engines.views import CreateRequest, InstanceView
 from ..runtime import limits
 from ..runtime.codec import pack, unpack
 from ..runtime.ids import split_engine_key
 from ..runtime.payload_codec import Seal
-from ..runtime.tables import Change, Index, Key, Row, Table, every_row
-
-INDEX = Table(
-    "account_old_instances",
-    (
-        ("entity", "TEXT"),
-        ("workflow_uuid", "TEXT"),
-        ("id", "TEXT"),
-        ("created_ms", "INTEGER"),
-        ("status", "TEXT"),
-        ("started_ms", "INTEGER?"),
-        ("ended_ms", "INTEGER?"),
-        ("modified_ms", "INTEGER"),
-        ("version_id", "TEXT"),
-        ("source", "TEXT"),
-        ("unborn", "INTEGER"),
-        ("run_id", "TEXT"),
-        ("seq", "INTEGER"),
-        ("expires_ms", "INTEGER"),
-        ("success_ms", "INTEGER"),
-        ("other_ms", "INTEGER"),
-        ("request_id", "TEXT"),
-        ("content", "INTEGER"),
-    ),
-    key_size=3,
-    indexes=(
-        Index("account_old_by_creation", ("entity", "workflow_uuid", "created_ms", "id")),
-        Index(
-            "account_old_unborn_by_creation",
-            ("entity", "workflow_uuid", "created_ms", "id"),
-            where="unborn = 1",
-        ),
-    ),
-)
-UNBORN = Table(
-    "account_old_unborn",
-    (
-        ("entity", "TEXT"),
-        ("created_ms", "INTEGER"),
-        ("workflow_uuid", "TEXT"),
-        ("id", "TEXT"),
-        ("request", "BLOB"),
-    ),
-    key_size=4,
-)
-ENDS = Table(
-    "account_old_ends",
-    (
-        ("entity", "TEXT"),
-        ("expires_ms", "INTEGER"),
-        ("workflow_uuid", "TEXT"),
-        ("id", "TEXT"),
-    ),
-    key_size=4,
-)
-COUNTS = Table(
-    "account_old_counts",
-    (("entity", "TEXT"), ("workflow_uuid", "TEXT"), ("counts", "TEXT")),
-    key_size=2,
-)
-INDEX_TABLES = (INDEX, UNBORN, ENDS, COUNTS)
-
-_UNBORN = "unborn"
-"""Counted apart from `queued`, as which it is shown."""
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """An instance as the index has it.
-
-    Attributes:
-        unborn: its Engine is not known to be there.
-        run_id, seq: of the newest report; the run is the first one's until there is a report.
-        expires_ms: when it is dropped, should its Engine not tell before that it has gone, as it
-            does; 0: it has not ended.
-        success_ms, other_ms: how long it is kept after success, and after another end.
-        request_id, content: of its create; see `rows.content_of`.
-    """
-
-    uuid: str
-    id: str
-    created_ms: int
-    status: str
-    started_ms: int | None
-    ended_ms: int | None
-    modified_ms: int
-    version_id: str
-    source: str
-    unborn: bool
-    run_id: str
-    seq: int
-    expires_ms: int
-    success_ms: int
-    other_ms: int
-    request_id: str
-    content: int
-
-    @property
-    def counted(self) -> str:
-        """As what it counts."""
-        return _UNBORN if self.unborn else self.status
-
-    def row(self) -> IndexRow:
-        """As lists show it."""
-        return IndexRow(
-            self.id,
-            self.status,
-            self.created_ms,
-            self.started_ms,
-            self.ended_ms,
-            max(self.modified_ms, self.started_ms or 0),
-            self.version_id,
-            self.source,
-        )
+from ..runtime.tables import Change, Key, Row, Table, every_row
+from .old_rows import COUNTS, ENDS, INDEX, UNBORN, UNBORN_COUNT, Entry, entry_of
 
 
 class Rows(Protocol):
@@ -188,19 +77,19 @@ class OldIndex:
     def counts(self, uuid: str) -> dict[str, int]:
         """A workflow's instances by status; the unborn are queued."""
         found = dict(self._counts.get(uuid, {}))
-        unborn = found.pop(_UNBORN, 0)
+        unborn = found.pop(UNBORN_COUNT, 0)
         if unborn:
             found["queued"] = found.get("queued", 0) + unborn
         return found
 
     def unborn_of(self, uuid: str) -> int:
         """How many of a workflow are unborn."""
-        return self._counts.get(uuid, {}).get(_UNBORN, 0)
+        return self._counts.get(uuid, {}).get(UNBORN_COUNT, 0)
 
     @property
     def unborn(self) -> int:
         """How many are unborn."""
-        return sum(counts.get(_UNBORN, 0) for counts in self._counts.values())
+        return sum(counts.get(UNBORN_COUNT, 0) for counts in self._counts.values())
 
     @property
     def ended(self) -> int:
@@ -391,36 +280,6 @@ class OldIndex:
                 yield ENDS, end, end
         text = msgspec.json.encode(counts).decode()
         yield COUNTS, (entity, uuid), (entity, uuid, text) if counts else None
-
-
-def entry_of(row: Row) -> Entry:
-    """An entry from its row."""
-    values = list(row[1:])
-    values[9] = bool(values[9])
-    return Entry(*values)
-
-
-def queued_view(entry: Entry, request: CreateRequest) -> InstanceView:
-    """An instance without an Engine as the API shows it."""
-    return InstanceView(
-        id=entry.id,
-        run_id=entry.run_id,
-        workflow=request.workflow,
-        workflow_uuid=entry.uuid,
-        version_id=request.version_id,
-        code_hash=request.code_hash,
-        status="queued",
-        source=request.source,
-        params=request.params,
-        output=None,
-        error=None,
-        created_ms=entry.created_ms,
-        queued_ms=entry.created_ms,
-        started_ms=None,
-        ended_ms=None,
-        modified_ms=entry.created_ms,
-        step_count=0,
-    )
 
 
 def _plain(value: object) -> object:

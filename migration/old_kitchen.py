@@ -38,8 +38,9 @@ from ..runtime.tables import Key, Table
 from ..souschef.env import SousChefEnv
 from ..souschef.souschef import SousChef
 from .messages import Frozen
-from .old_index import INDEX_TABLES, OldIndex
+from .old_index import OldIndex
 from .old_registry import OldRegistry
+from .old_rows import INDEX_TABLES
 from .rate_window import RateWindow
 
 OLD_PLANES = plane_table("account_old_planes")

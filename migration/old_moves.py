@@ -25,9 +25,9 @@ from ..gatekeeper.planes import StaleMigration, requires
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument
 from .messages import Asked, Frozen, OldStatus, RegistryPart
-from .old_index import INDEX_TABLES, entry_of
 from .old_kitchen import OldKitchen
 from .old_pages import old_counts_query, old_page_query
+from .old_rows import INDEX_TABLES, entry_of
 from .refusals import AbortRefused
 
 

@@ -10,7 +10,7 @@ from ..engines.pages import range_of
 from ..engines.views import PageRequest
 from ..runtime.limits import COUNT_ROWS_MAX
 from ..runtime.tables import Query
-from .old_index import INDEX
+from .old_rows import INDEX
 
 _COLUMNS = ", ".join(INDEX.column_names)
 

@@ -14,16 +14,8 @@ from tests.souschef.rows import DictRows
 from toque.engines.ports import StatusReport
 from toque.engines.status import FINISHED, SLOT_STATES
 from toque.engines.views import CreateRequest, InstanceView
-from toque.migration.old_index import (
-    COUNTS,
-    ENDS,
-    INDEX,
-    UNBORN,
-    Entry,
-    OldIndex,
-    entry_of,
-    queued_view,
-)
+from toque.migration.old_index import OldIndex
+from toque.migration.old_rows import COUNTS, ENDS, INDEX, UNBORN, Entry, entry_of, queued_view
 from toque.runtime import limits
 from toque.runtime.payload_codec import NO_CODECS
 from toque.runtime.tables import Change
