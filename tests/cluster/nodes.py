@@ -177,12 +177,13 @@ class Story:
             ledgers[one.key] = [one.acknowledged, total]
         client = self.runtime.client()
         ends = {}
-        for number in self.creator.acknowledged:
-            status = await client.instance("Three", f"i{number}").wait(60)
-            ends[f"i{number}"] = [status.status, status.output]
+        async for line in client.list_instances("Three"):  # also one that nobody was told of
+            status = await client.instance("Three", line.id).wait(60)
+            ends[line.id] = [status.status, status.output]
         unknown = sum(one.unknown for one in self._all)
         say("events", events=[event._asdict() for event in self.runtime.supervisor.events])
-        say("end", ledgers=ledgers, instances=ends, unknown=unknown)
+        created = [f"i{number}" for number in self.creator.acknowledged]
+        say("end", ledgers=ledgers, created=created, instances=ends, unknown=unknown)
 
 
 async def kill(story: Story) -> None:

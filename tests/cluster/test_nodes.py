@@ -54,7 +54,8 @@ def check(folder: Path, told: dict[str, Any]) -> None:
         assert set(acknowledged) <= set(found), f"{key} lost what it had acknowledged"
         assert set(found.values()) == {1}, f"{key} added twice"
     ends: dict[str, Any] = end["instances"]
-    assert len(ends) > 20
+    assert len(end["created"]) > 20
+    assert set(end["created"]) <= set(ends), "an instance is lost"
     assert {status for status, _ in ends.values()} == {"complete"}
     recorded = {name: output for name, (_, output) in ends.items()}
     shown = proof.prove(proof.read_log((folder / "log").read_bytes()), recorded, SLOTS)
