@@ -33,7 +33,7 @@ from .errors import (
     ToqueError,
     to_wire,
 )
-from .handler_notes import ALARM, CALL, MESSAGE, HandlerNotes, Noted
+from .handler_notes import ALARM, CALL, MESSAGE, HandlerNotes
 from .ids import EntityRef
 from .messages import Call
 from .outbox import INBOX, OUTBOX, TOLD, Outbox, Told
@@ -338,7 +338,7 @@ class Host:
         self, activation: Activation, call: Call, answer: Answer, result: Any
     ) -> None:
         """The handler awaits something: answer when its future or coroutine is done."""
-        if inspect.iscoroutine(result) or isinstance(result, Noted):
+        if isinstance(result, Coroutine):
             token = current_chain.set(call.chain)
             result = self._spawn(FirstAlone(result, activation.gate.hold(), self.loop))
             current_chain.reset(token)
@@ -412,11 +412,9 @@ class Host:
             activation.finish()
             return
 
-        async def note() -> None:
-            await result
-            activation.put(INBOX, (*address, told.seq))
-
-        self._answer_later(activation, call, answer, note())
+        work = result if isinstance(result, Coroutine) else _drive(result)
+        noted = Followed(work, lambda: activation.put(INBOX, (*address, told.seq)))
+        self._answer_later(activation, call, answer, noted)
 
     # --- alarms -----------------------------------------------------------------------------
 
@@ -500,6 +498,38 @@ class Host:
 
 async def _drive(work: Any) -> None:
     await work
+
+
+class Followed(Coroutine[Any, Any, Any]):
+    """Runs `work`, and `then` at its good end, in the same turn of the loop.
+
+    If it is cancelled before it began, so is `work`: none is left that was never awaited.
+    """
+
+    __slots__ = ("_then", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, Any], then: Callable[[], None]) -> None:
+        self._work = work
+        self._then = then
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._work.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._work.throw, *error)
+
+    def _step(self, step: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return step(*args)
+        except StopIteration:
+            self._then()
+            raise
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._work.__await__()
 
 
 class FirstAlone(Coroutine[Any, Any, Any]):

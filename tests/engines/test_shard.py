@@ -264,7 +264,7 @@ async def test_pages_filter(tmp_path: Path) -> None:
 def put_many(rig: Rig, status: str, count: int, first: int = 0) -> None:
     """Write rows of instances that nobody created, straight to the store."""
     for n in range(first, first + count):
-        one = Instance(1, "r", "quick", "", "", "", "", "api", 0, n, status, n, n)  # type: ignore[arg-type]
+        one = Instance(1, "r", "quick", "", "", "", "", "api", 0, n, status, n, n)
         rig.host.store.put("test", INSTANCES, one.row(f"acc/u1/{status}{n}", "u1"))
 
 

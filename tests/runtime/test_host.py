@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 from typing import Any
 
@@ -19,7 +20,7 @@ from toque.runtime.errors import (
     ToqueError,
     UnknownMethod,
 )
-from toque.runtime.host import HostFaults
+from toque.runtime.host import Followed, HostFaults
 from toque.runtime.ids import EntityRef
 from toque.runtime.memory import resident_bytes
 from toque.runtime.simloop import VirtualTimeLoop
@@ -508,3 +509,28 @@ async def test_a_message_refused_for_good_does_not_block_those_behind_it(tmp_pat
     assert await cluster.router.call(ref("b"), "value") == 1
     assert "refused" in caplog.text
     await cluster.close()
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_message_is_noted_at_its_good_end_and_one_that_never_began_leaves_nothing() -> None:
+    async def handle(told: str) -> None:
+        await asyncio.sleep(0)
+        if told == "bad":
+            raise ValueError(told)
+
+    loop, noted = asyncio.get_running_loop(), []
+
+    def task(told: str) -> asyncio.Task[None]:
+        return loop.create_task(Followed(handle(told), lambda: noted.append(told)))
+
+    await task("good")
+    assert noted == ["good"]
+    with pytest.raises(ValueError, match="bad"):
+        await task("bad")
+    late = task("late")
+    late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await late
+    del late
+    gc.collect()  # a coroutine that was never awaited would be told of here
+    assert noted == ["good"]
