@@ -1,4 +1,7 @@
-"""What AccountOld's index keeps: its tables, and an instance as it has it. Pure."""
+"""What AccountOld's index keeps: its tables, and an instance as it has it. Pure.
+
+The rows say of an instance what lists show, and while it is unborn what its Engine is to be told.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,8 @@ def build_owner(world: World, site: Site, process: SimProcess) -> Owner:
     owner.take(opened, opened.store)
     hooks.owner = owner
     if opened._blobs is not None:
-        opened._blobs.blobs.age_ms = _ages(world, opened._blobs.blobs)  # type: ignore[method-assign]
+        blobs = opened._blobs.blobs
+        blobs.age_ms = _ages(world, blobs)  # type: ignore[method-assign]
     _watch_calls(world, owner)
     world.network.serve(site.name, process, opened.server)
     return owner
