@@ -16,7 +16,7 @@ class MigrationRefused(CallerError):
 
     code = "migration.refused"
     number = 10611
-    status = 409
+    status = 422
 
 
 class MigrationNotFound(CallerError):
@@ -35,7 +35,7 @@ class AbortRefused(CallerError):
 
     code = "migration.too_late"
     number = 10613
-    status = 409
+    status = 422
 
 
 class MigrationUnderWay(CallerError):
@@ -43,4 +43,4 @@ class MigrationUnderWay(CallerError):
 
     code = "migration.under_way"
     number = 10614
-    status = 409
+    status = 422
