@@ -44,6 +44,9 @@ _CONFLICTS = {
     "instance.already_exists",
     "instance.finished",
     "instance.invalid_transition",
+    "migration.refused",
+    "migration.too_late",
+    "migration.under_way",
     "request.id_reused",
 }
 
@@ -58,7 +61,7 @@ def exit_code(error: BaseException) -> int:
         return USAGE
     if isinstance(error, OutcomeUnknown):
         return UNKNOWN
-    if error.code in _CONFLICTS or error.status == 409:
+    if error.code in _CONFLICTS:
         return CONFLICT
     if error.status == 429 or error.retryable or error.overloaded:
         return UNAVAILABLE
