@@ -152,6 +152,7 @@ def figures(found: dict[str, Rows]) -> dict[str, float]:
         named[f"w1_cpu_{short}"] = ratio(w1, peer, "cpu_ms_per_workflow")
         named[f"alone_{short}"] = ratio(w1, peer, "solo_start_to_complete_p50_ms")
         named[f"w2_{short}"] = ratio(w2, peer, "steps_per_s")
+        named[f"step_{short}"] = ratio(w2, peer, "step_p50_ms")
     rates = [named["w1_restate"], named["w1_restate_call"]]
     named["w1_restate"] = min((rate for rate in rates if rate), default=None)
     alone = [named["alone_restate"], named["alone_restate_call"]]

@@ -141,7 +141,9 @@ CPU of an instance of one step by process, ms:
 
 def put(rows: list[dict[str, Any]], n: int, conc: int) -> None:
     """Write the section."""
-    figures = {f"{role}_ms": value for role, value in by_role(rows).items()}
+    roles = by_role(rows)
+    figures = {f"{role}_ms": value for role, value in roles.items()}
+    figures["all_ms"] = sum(roles.values())
     sections.put("throughput", report(rows, n, conc), figures=figures)
 
 
