@@ -23,11 +23,11 @@ from ..runtime import limits
 from ..runtime.codec import pack, unpack
 from ..runtime.ids import split_engine_key
 from ..runtime.payload_codec import Seal
-from ..runtime.tables import Change, Key, Row, Table, every_row
+from ..runtime.tables import Change, Key, Row, Scanned, Table, every_row
 from .old_rows import COUNTS, ENDS, INDEX, UNBORN, UNBORN_COUNT, Entry, entry_of
 
 
-class Rows(Protocol):
+class Rows(Scanned, Protocol):
     """The part of an entity's context that the index uses."""
 
     def write_all(self, changes: Iterable[Change]) -> None:
@@ -35,17 +35,6 @@ class Rows(Protocol):
 
     def get(self, table: Table, key: Key) -> Row | None:
         """A row, own pending writes included."""
-
-    def scan(
-        self,
-        table: Table,
-        prefix: Key = (),
-        *,
-        after: Key | None = None,
-        limit: int = 1_000,
-        reverse: bool = False,
-    ) -> list[Row]:
-        """Rows in key order, own pending writes included."""
 
 
 class OldIndex:

@@ -92,9 +92,15 @@ class Scanned(Protocol):
     """What gives rows in key order, a page at a time; see `store.Store.scan`."""
 
     def scan(
-        self, table: Table, prefix: Key = (), *, after: Key | None = None, limit: int = 1_000
+        self,
+        table: Table,
+        prefix: Key = (),
+        *,
+        after: Key | None = None,
+        limit: int = 1_000,
+        reverse: bool = False,
     ) -> list[Row]:
-        """Rows whose key begins with `prefix`, beyond the key `after`."""
+        """Rows whose key begins with `prefix`, beyond the key `after`; own pending ones too."""
 
 
 def every_row(source: Scanned, table: Table, prefix: Key = ()) -> Iterator[Row]:

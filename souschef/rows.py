@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..runtime.tables import Key, Query, Row, Table
+from ..runtime.tables import Key, Query, Row, Scanned, Table
 
 AWAKENED, FRESH, WAKING, NO_LANE = 0, 1, 2, -1
 """Lanes of ORDER: those that have run before, new ones (both by age), sleepers by wake time."""
@@ -91,7 +91,7 @@ UNDONE = Query(
 )
 
 
-class Rows(Protocol):
+class Rows(Scanned, Protocol):
     """The part of an entity's context that the roster uses."""
 
     def put(self, table: Table, row: Row) -> None:
@@ -102,14 +102,3 @@ class Rows(Protocol):
 
     def get(self, table: Table, key: Key) -> Row | None:
         """A row, own pending writes included."""
-
-    def scan(
-        self,
-        table: Table,
-        prefix: Key = (),
-        *,
-        after: Key | None = None,
-        limit: int = 1_000,
-        reverse: bool = False,
-    ) -> list[Row]:
-        """Rows in key order, own pending writes included."""
