@@ -38,6 +38,7 @@ class Disk:
         self._connections: dict[str, sqlite3.Connection] = {}
         self._running: dict[str, dict[str, str]] = {}
         self._leases: dict[str, dict[str, int]] = {}
+        self._ledger_shards: dict[str, str] = {}
         self._caps: dict[str, int] = {}
         self._lowered_s: dict[str, float] = {}
         self._old_targets: dict[str, dict[str, tuple[str, int]]] = {}
@@ -211,6 +212,10 @@ class Disk:
             shard, "SELECT entity, souschef, ledger FROM gatekeeper_leases"
         ):
             ledgers.setdefault(account, {})[souschef] = ledger
+            self._ledger_shards[account] = shard
+        known = [account for account, at in self._ledger_shards.items() if at == shard]
+        for account in known:  # a move that is taken back leaves an account without any lease
+            ledgers.setdefault(account, {})
         for account, entries in ledgers.items():
             self._check_ledger(account, entries, before.get(account, self._first_limit))
 
