@@ -59,8 +59,6 @@ MIGRATIONS = Table(
 )
 """One row an account: its last migration; `body` is JSON."""
 
-_URGENT = frozenset({State.PLANNED, State.FROZEN, State.ADOPTED, State.ABORTING})
-"""States whose act stops the account, or goes on while it is stopped."""
 _PROBE_MS = 2_000
 _log = logging.getLogger("toque.migration")
 

@@ -63,7 +63,6 @@ def _case(focus: Focus, *expected: str, is_slow: bool = False) -> Case:
 _UNDOING = ("undo", "doomed")
 _RESTARTS = on("crash", "all", gap_s=2.0, down_s=3.0)
 _MOVES = on(limit=3, instances=4, work=("moving",))
-_LOSSES = on("loss", weather=8.0)
 
 CASES: dict[str, Case] = {
     "no_output_gate": _case(CRASHES, "user code runs only in a slot", *SEEN_OUTSIDE),
