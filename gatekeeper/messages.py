@@ -28,8 +28,8 @@ class CycleRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
         awakened, fresh: how many instances wait for a slot, by kind.
         oldest_awakened_ms, oldest_fresh_ms: since when the oldest of each waits; 0 if none.
         holding: slots in use or granted and not yet refused.
-        lease_version: the version of the lease that it obeys: `holding` will not rise above
-            that lease's target.
+        lease_version: the version of the lease that it obeys: it grants nothing that would raise
+            `holding` above that lease's target.
         target: the target of that lease.
         leaving: nothing is queued or running; it gives its lease back and falls silent.
         needs: how many slots it could keep busy for a period with what it has; -1: as many as it

@@ -3,8 +3,9 @@
 A *lease* is absolute and versioned: a target that its holder obeys. Beside it stands the *ledger
 entry*, an upper bound of what the holder may hold at this instant. Guaranteed:
 
-* An entry is raised only if the sum of all entries stays within the limit (and the sum of a
-  workflow's entries within that workflow's limit).
+* Slots are given, and an entry raised for that, only if the sum of all entries stays within the
+  limit (and the sum of a workflow's entries within that workflow's limit). A holder that reports
+  more than its entry is believed, whatever the sum: until it says less nobody gets those slots.
 * An entry is lowered only when its holder has confirmed the newest version: then it holds at
   most `max(holding, target)` of what it reported.
 * A stale request, a duplicate, a lost answer and a holder that falls silent change nothing or

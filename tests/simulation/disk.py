@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from toque.gatekeeper.messages import CycleRequest
 from toque.runtime.ids import old_key
 
 from .codecs import HEAD, SEALED_ACCOUNT
@@ -44,6 +45,8 @@ class Disk:
         self._old_targets: dict[str, dict[str, tuple[str, int]]] = {}
         self._workflow_limits: dict[str, int] = {}
         self._workflow_caps: dict[str, int] = {}
+        self._calls: dict[str, tuple[int, int]] = {}
+        self._told: dict[tuple[str, int, int], int] = {}
         self.limits: dict[str, int] = {}
         self.calm_since_s = math.inf
         self.running_max = 0
@@ -89,6 +92,11 @@ class Disk:
             self._leases_of(shard, now_s)
             self.counts.committed(shard)
             self.queues.committed(shard)
+
+    def told(self, request: CycleRequest) -> None:
+        """A SousChef tells its Gatekeeper how many slots it holds."""
+        call = (request.souschef, request.incarnation, request.seq)
+        self._told[call] = request.holding
 
     def is_running(self, run: str) -> bool:
         """Whether the instance of a run (`account/workflow/id#create`) runs, by its row."""
@@ -208,10 +216,11 @@ class Disk:
         ):
             self._workflow_limits[workflow] = limit
         ledgers: dict[str, dict[str, int]] = {}
-        for account, souschef, ledger in self.rows(
-            shard, "SELECT entity, souschef, ledger FROM gatekeeper_leases"
+        for account, souschef, ledger, incarnation, seq in self.rows(
+            shard, "SELECT entity, souschef, ledger, incarnation, seq FROM gatekeeper_leases"
         ):
             ledgers.setdefault(account, {})[souschef] = ledger
+            self._calls[souschef] = (incarnation, seq)
             self._ledger_shards[account] = shard
         known = [account for account, at in self._ledger_shards.items() if at == shard]
         for account in known:  # a move that is taken back leaves an account without any lease
@@ -220,7 +229,11 @@ class Disk:
             self._check_ledger(account, entries, before.get(account, self._first_limit))
 
     def _check_ledger(self, account: str, entries: dict[str, int], limit_before: int) -> None:
-        """`limit_before`: the limit may have been lowered later in the same commit."""
+        """`limit_before`: the limit may have been lowered later in the same commit.
+
+        An entry may follow its holder's word beyond the limit: a late report makes a SousChef
+        count an instance that has ended until its Engine is asked. What runs has its own checks.
+        """
         before, limit = self._leases.get(account, {}), self.limit(account)
         if entries == before:
             return
@@ -228,7 +241,7 @@ class Disk:
         total, total_before = sum(entries.values()), sum(before.values())
         self._promises.hold(
             "the ledger keeps to the limit",
-            total <= max(limit, limit_before, total_before),
+            total <= max(limit, limit_before, total_before) or self._follow(entries, before),
             f"{account}: {total} leased after {total_before}, the limit is {limit}",
         )
         if total <= limit:
@@ -238,6 +251,13 @@ class Disk:
             if most and workflow.startswith(f"{account}/") and own <= most:
                 self._workflow_caps[workflow] = most
         self._check_holders(account)
+
+    def _follow(self, entries: dict[str, int], before: dict[str, int]) -> bool:
+        """Whether no entry was raised further than to what its holder said that it holds."""
+        return all(
+            entry <= max(before.get(key, 0), self._told.get((key, *self._calls[key]), 0))
+            for key, entry in entries.items()
+        )
 
     def _check_holders(self, account: str) -> None:
         """No SousChef's instances run beyond what the ledger says that it may hold."""

@@ -157,6 +157,7 @@ class World(Mischief):
     def gatekeeper_called(self, owner: Owner, args: bytes) -> None:
         """A SousChef calls the Gatekeeper: at most once per period, and with all others below C."""
         (request,) = unpack(args, tuple[CycleRequest])
+        self.disk.told(request)
         if owner.fenced:
             return  # a zombie may call beside its successor
         now_s = self.loop.time()
