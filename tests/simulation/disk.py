@@ -43,6 +43,8 @@ class Disk:
         self._caps: dict[str, int] = {}
         self._lowered_s: dict[str, float] = {}
         self._old_targets: dict[str, dict[str, tuple[str, int]]] = {}
+        self._carried: Counter[str] = Counter()
+        """What ran when a move was taken back: V1, whose limit may be lower, starts no more."""
         self._workflow_limits: dict[str, int] = {}
         self._workflow_caps: dict[str, int] = {}
         self._calls: dict[str, tuple[int, int]] = {}
@@ -194,8 +196,12 @@ class Disk:
     def _targets_on_v1(self, shard: str) -> None:
         """What accounts may hold that lease slots to themselves: on V1, until V2 adopts them."""
         found = {entity: (plane, target) for entity, plane, target in self.rows(shard, _ON_V1)}
-        if found != self._old_targets.get(shard, {}):
+        before = self._old_targets.get(shard, {})
+        if found != before:
             self._old_targets[shard] = found
+            for entity, (plane, _) in found.items():
+                if plane == "v1" and before.get(entity, ("", 0))[0] != "v1":
+                    self._carried[entity] = self._running_of(entity.split("/", 1)[0])[entity]
             for entity in sorted(found):
                 self._check_holders(entity.split("/", 1)[0])
 
@@ -262,19 +268,27 @@ class Disk:
     def _check_holders(self, account: str) -> None:
         """No SousChef's instances run beyond what the ledger says that it may hold."""
         entries = dict(self._leases.get(account, {}))
+        running, old = self._running_of(account), old_key(account)
+        self._carried[old] = min(self._carried[old], running[old])
         for targets in self._old_targets.values():
-            plane, target = targets.get(old_key(account), ("", 0))
-            if plane == "v1" or (plane == "moving" and old_key(account) not in entries):
-                entries[old_key(account)] = target
-        running: Counter[str] = Counter()
-        for keys in self._running.values():
-            running.update(souschef for key, souschef in keys.items() if key.startswith(account))
+            plane, target = targets.get(old, ("", 0))
+            if plane == "v1" or (plane == "moving" and old not in entries):
+                entries[old] = max(target, self._carried[old])
         over = [
             f"{souschef}: {count} run, {entries.get(souschef, 0)} are leased"
             for souschef, count in sorted(running.items())
             if count > entries.get(souschef, 0)
         ]
         self._promises.hold("running <= ledger", not over, *over)
+
+    def _running_of(self, account: str) -> Counter[str]:
+        """How many of an account's instances run, by SousChef."""
+        return Counter(
+            souschef
+            for keys in self._running.values()
+            for key, souschef in keys.items()
+            if key.startswith(f"{account}/")
+        )
 
     # --- at the end -------------------------------------------------------------------------
 
