@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from ..runtime.codec import json_fault
-from ..runtime.errors import InvalidPayload
+from ..runtime.errors import InvalidArgument, InvalidPayload
 from .cli_flags import Flags, Output, flags_command
 from .cli_output import print_json
 from .client import Client
@@ -129,8 +129,15 @@ async def resolved(client: Client, workflow: str, instance_id: str) -> str:
 
 
 def ids_of(ids: list[str]) -> list[str]:
-    """The ids; `-` stands for those on stdin, one a line."""
+    """The ids; `-` stands for those on stdin, one a line.
+
+    Raises:
+        InvalidArgument: stdin is no text.
+    """
     found: list[str] = []
     for each in ids:
-        found += sys.stdin.read().split() if each == "-" else [each]
+        try:
+            found += sys.stdin.read().split() if each == "-" else [each]
+        except UnicodeDecodeError:
+            raise InvalidArgument("stdin is no text. Right: an id on each line.") from None
     return found

@@ -8,17 +8,19 @@ its own time to begin, which the server keeps.
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from ..runtime import limits
 from ..runtime.errors import InvalidArgument, ToqueError
 from . import cli_exits
 from .cli_bulk import confirm
@@ -27,6 +29,7 @@ from .cli_flags import new_app
 from .cli_output import print_json, print_table
 from .client_values import Migration, MigrationPlan, OldInstances
 
+T = TypeVar("T")
 app = new_app("Move accounts from V1 to V2.")
 _LOOK_S = 1.0
 _COUNTS = ("unborn", "queued", "running", "waiting", "paused", "ended")
@@ -44,21 +47,40 @@ class Chosen:
     file: Annotated[Path | None, typer.Option(help="More of them, one a line.")] = None
     everyone: Annotated[bool, typer.Option("--all", help="All that are on V1, or move.")] = False
 
-    async def of(self, call: Call) -> list[str]:
-        """Their ids; each once, in the order in which they were given."""
+    async def of(self, call: Call, *, still: bool = False) -> list[str]:
+        """Their ids; each once, in the order in which they were given.
+
+        Args:
+            call: the server.
+            still: of all only those that are not being moved.
+        """
         if self.everyone and (self.names or self.file):
             raise InvalidArgument("name accounts, or say --all; not both.")
         if self.everyone:
             known = [account.id for account in await call.client.accounts.list()]
             found = [await call.client.migrations.status(account) for account in known]
-            return [each.account for each in found if each.plane != "v2" or not each.finished]
+            chosen = (each for each in found if each.finished or not still)
+            return [each.account for each in chosen if each.plane != "v2" or not each.finished]
+        if not self.names and self.file is None:
+            return [call.client.backend.account]
         given = ids_of(self.names or [])
         if self.file is not None:
-            try:
-                given += self.file.read_text(encoding="utf-8").split()
-            except OSError as error:
-                raise InvalidArgument(f"{self.file}: {error.strerror}.") from None
-        return list(dict.fromkeys(given)) or [(await call.client.whoami()).account]
+            given += _words_of(self.file)
+        if not given:
+            where = "stdin" if self.file is None else str(self.file)
+            raise InvalidArgument(f"{where} names no account, so nothing is done.")
+        return list(dict.fromkeys(given))
+
+
+def _words_of(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").split()
+    except OSError as error:
+        raise InvalidArgument(f"{file}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InvalidArgument(
+            f"{file} is no text in UTF-8. Right: a file with an account on each line."
+        ) from None
 
 
 class Refusal(NamedTuple):
@@ -71,9 +93,10 @@ class Refusal(NamedTuple):
 @server_command(app)
 async def plan(call: Call, chosen: Chosen) -> None:
     """Show what a move would do and what speaks against it; changes nothing."""
-    plans = [await call.client.migrations.plan(each) for each in await chosen.of(call)]
+    plans, refused = await _asked(await chosen.of(call), call.client.migrations.plan)
     ready = (each.account for each in plans if each.possible)
     call.show(plans, lambda: _print_plans(plans), ready)
+    _tell_refused(refused)
     if not all(each.possible for each in plans):
         raise typer.Exit(cli_exits.CONFLICT)
 
@@ -90,10 +113,17 @@ async def start(
     """Begin to move accounts. They go on by themselves."""
     if per_minute is not None and not 0 < per_minute <= 60_000:
         raise InvalidArgument("--per-minute is more than 0, at most 60000. Right: --per-minute 2.")
-    accounts = await chosen.of(call)
-    if chosen.everyone:
-        confirm(f"move {len(accounts)} accounts from V1 to V2", yes=yes)
+    accounts = await chosen.of(call, still=True)
     gap_s = 0.0 if per_minute is None else 60 / per_minute
+    last_s, most_s = gap_s * (len(accounts) - 1), limits.MIGRATION_START_MAX_MS / 1000
+    if last_s > most_s:
+        raise InvalidArgument(
+            f"at --per-minute {per_minute:g} the last of {len(accounts)} accounts would begin "
+            f"{last_s / 86_400:.1f} days hence; the most is {most_s / 86_400:.0f} days. Right: "
+            f"--per-minute {math.ceil((len(accounts) - 1) * 60_000 / most_s) / 1000:g}, or fewer."
+        )
+    if chosen.everyone and accounts:
+        confirm(f"move {len(accounts)} accounts from V1 to V2", yes=yes)
     begin_s = {account: gap_s * place for place, account in enumerate(accounts)}
     await _each(
         call, accounts,
@@ -104,8 +134,9 @@ async def start(
 @server_command(app)
 async def status(call: Call, chosen: Chosen) -> None:
     """Show how migrations stand."""
-    found = [await call.client.migrations.status(each) for each in await chosen.of(call)]
+    found, refused = await _asked(await chosen.of(call), call.client.migrations.status)
     call.show(found, lambda: _print_status(found), (each.account for each in found))
+    _tell_refused(refused)
 
 
 @server_command(app)
@@ -149,17 +180,30 @@ async def abort(call: Call, chosen: Chosen) -> None:
 async def _each(
     call: Call, accounts: list[str], change: Callable[[str], Awaitable[Migration]]
 ) -> None:
-    """Do it for each; who is refused stops no other, and is told at the end."""
-    done: list[Migration] = []
+    """Do it for each, and tell of each."""
+    done, refused = await _asked(accounts, change)
+    call.show(done, lambda: _print_status(done), (each.account for each in done))
+    _tell_refused(refused)
+
+
+async def _asked(
+    accounts: list[str], ask: Callable[[str], Awaitable[T]]
+) -> tuple[list[T], list[Refusal]]:
+    """What each gave; who is refused stops no other, and is told at the end."""
+    found: list[T] = []
     refused: list[Refusal] = []
     for account in accounts:
         try:
-            done.append(await change(account))
+            found.append(await ask(account))
         except ToqueError as error:
             if len(accounts) == 1:
                 raise
             refused.append(Refusal(account, error))
-    call.show(done, lambda: _print_status(done), (each.account for each in done))
+    return found, refused
+
+
+def _tell_refused(refused: list[Refusal]) -> None:
+    """Tell who was refused; and end with an exit code if anybody was."""
     for each in refused:
         sys.stderr.write(f"toque: {each.account}: {each.error}\n")
     if refused:

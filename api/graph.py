@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..engines.config import DEFAULTS
+from ..engines.step import EVENT_TIMEOUT
 from ..runtime import limits
 
 Node = dict[str, Any]
@@ -488,7 +489,7 @@ class _Reader:
                 until = _text(_argument(call, 1, "when"))
                 return self._node("step_sleep_until", name=name, timestamp=until)
             case "wait_for_event":
-                timeout = _duration(_argument(call, 2, "timeout"), "24 hours")
+                timeout = _duration(_argument(call, 2, "timeout"), EVENT_TIMEOUT)
                 return self._wait(name, _text(_argument(call, 1, "event_type")), timeout)
             case "events":
                 event_type = _text(_argument(call, 0, "event_type"))

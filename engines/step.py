@@ -18,7 +18,7 @@ from ..runtime.codec import encode_json
 from ..runtime.errors import InvalidArgument
 from ..runtime.guarded import shown
 from ..runtime.ids import check_event_type, check_step_name
-from ..runtime.limits import SLEEP_MAX_MS
+from ..runtime.limits import EVENT_TIMEOUT_DEFAULT_MS, HOUR_MS, SLEEP_MAX_MS
 from .body_call import BodyCall
 from .calls import StepCall
 from .config import DEFAULTS, StepConfig, delay_function, resolve
@@ -44,6 +44,8 @@ T = TypeVar("T")
 P = TypeVar("P")
 _NOT_GIVEN: Any = object()
 Config = StepConfig | Mapping[str, Any] | None
+EVENT_TIMEOUT = f"{EVENT_TIMEOUT_DEFAULT_MS // HOUR_MS} hours"
+"""How long a wait for an event lasts that does not say."""
 
 
 class WorkflowStep:
@@ -177,19 +179,24 @@ class WorkflowStep:
 
     @overload
     def wait_for_event(
-        self, name: str, event_type: str, timeout: Duration = "24 hours"
+        self, name: str, event_type: str, timeout: Duration = EVENT_TIMEOUT
     ) -> Coroutine[Any, Any, ReceivedEvent[Any]]: ...
 
     @overload
     def wait_for_event(
-        self, name: str, event_type: str, timeout: Duration = "24 hours", *, payload_type: type[P]
+        self,
+        name: str,
+        event_type: str,
+        timeout: Duration = EVENT_TIMEOUT,
+        *,
+        payload_type: type[P],
     ) -> Coroutine[Any, Any, ReceivedEvent[P]]: ...
 
     def wait_for_event(
         self,
         name: str,
         event_type: str,
-        timeout: Duration = "24 hours",
+        timeout: Duration = EVENT_TIMEOUT,
         *,
         payload_type: Any = Any,
     ) -> Coroutine[Any, Any, ReceivedEvent[Any]]:

@@ -29,7 +29,7 @@ from .messages import (
     Settings,
     WorkflowRecord,
 )
-from .planes import commits_to_v2, requires
+from .planes import commits_to_v2, never, requires
 from .settings import ACCOUNT_ROW, NOTHING_SET, QUEUES, SETTINGS, SettingsBook, check_change
 from .workflow_registry import (
     ACCOUNTS,
@@ -65,8 +65,19 @@ class Account(AdoptableRegistry):
 
     # --- scripts ----------------------------------------------------------------------------
 
+    def _has_script(
+        self, script: str, code_hash: str, classes: list[tuple[str, str]], take_over: bool
+    ) -> bool:
+        """Whether `put_script` would change nothing."""
+        known = self._script(script)
+        return (
+            known is not None
+            and (known.code_hash, known.classes) == (code_hash, classes)
+            and all(self._has_workflow(name, each, script, code_hash) for name, each in classes)
+        )
+
     @requires("v2")
-    @commits_to_v2
+    @commits_to_v2(_has_script)
     def put_script(
         self, script: str, code_hash: str, classes: list[tuple[str, str]], take_over: bool
     ) -> Deployed:
@@ -111,7 +122,7 @@ class Account(AdoptableRegistry):
         return ScriptRecord(script, code_hash, created_ms, now_ms, classes)
 
     @requires("v2")
-    @commits_to_v2
+    @commits_to_v2(never)
     def register(
         self, name: str, class_name: str, script_name: str, change: LimitsChange
     ) -> DeployedWorkflow:
@@ -158,7 +169,7 @@ class Account(AdoptableRegistry):
         return None if row is None else _script_of(row)
 
     @requires("v2")
-    @commits_to_v2
+    @commits_to_v2(never)
     def delete_workflow(self, name: str) -> WorkflowRecord:
         """Remove a workflow; the name is free again, the uuid is never used again.
 
@@ -185,7 +196,7 @@ class Account(AdoptableRegistry):
         return record
 
     @requires("v2")
-    @commits_to_v2
+    @commits_to_v2(never)
     def set_souschefs(self, name: str, souschefs: int | None) -> WorkflowRecord:
         """Set over how many SousChefs new instances are spread; old ones stay where they are.
 
@@ -228,7 +239,7 @@ class Account(AdoptableRegistry):
             self._change(record, souschefs=souschefs)
 
     @requires("v2")
-    @commits_to_v2
+    @commits_to_v2(never)
     def set_workflow_limits(self, name: str, weight: int, running_max: int) -> WorkflowRecord:
         """Set a workflow's weight (1: as all others) and limit (0: only the account's).
 
@@ -266,8 +277,12 @@ class Account(AdoptableRegistry):
             self._planes.info,
         )
 
+    def _has_limit(self, name: str | None, change: LimitsChange) -> bool:
+        """Whether `change_limits` would set the account's limit as it is, and nothing else."""
+        return name is None and change == LimitsChange(running_max=self._running_max)
+
     @requires("v2")
-    @commits_to_v2
+    @commits_to_v2(_has_limit)
     def change_limits(self, name: str | None, change: LimitsChange) -> AccountSnapshot:
         """Change limits and settings of a workflow (None: of the account), all or none of them.
 
@@ -310,7 +325,7 @@ class Account(AdoptableRegistry):
         return True
 
     @requires("v2")
-    @commits_to_v2
+    @commits_to_v2(lambda self, running_max: bool(running_max == self._running_max))
     def set_limits(self, running_max: int) -> AccountSnapshot:
         """Set how many instances of the account may run.
 

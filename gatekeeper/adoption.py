@@ -171,7 +171,9 @@ class AdoptableRegistry(WorkflowRegistry):
         if of_workflow and is_set and self._planes.state.from_v1:
             raise PlaneUnsupported(
                 f"account {self.account!r} came from control plane V1, and instances that were "
-                "made there count for the account, not for their workflow. Set a workflow's "
-                "running_max when the last of them has gone ('toque migrate status').",
+                "made there count for the account, not for their workflow, for as long as they "
+                "are kept. Set a workflow's running_max when the migration is retired ('toque "
+                "migrate status'): when the last of them is over its retention, or was deleted. "
+                "Until then the account's running_max and weights of workflows hold.",
                 {"account": self.account, "field": "running_max"},
             )

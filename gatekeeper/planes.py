@@ -121,18 +121,32 @@ def requires(*planes: Plane) -> Callable[[_M], _M]:
     return guard
 
 
-def commits_to_v2(method: _M) -> _M:
+def commits_to_v2(unless: Callable[..., bool]) -> Callable[[_M], _M]:
     """Guard a handler that changes what V1 would not know of if the account went back there.
 
     The entity has `_is_settled`, whether there is no way back, and `_settle`, which sees to it.
+
+    Args:
+        unless: with what the handler gets it tells whether that changes nothing, as when a server
+            that is started again deploys what it has: then there is still a way back.
     """
 
-    async def settled(self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        await self._settle()
-        return method(self, *args, **named)
+    def guard(method: _M) -> _M:
+        async def settled(self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            await self._settle()
+            return method(self, *args, **named)
 
-    @functools.wraps(method)
-    def guarded(self: Any, *args: Any, **named: Any) -> Any:
-        return method(self, *args, **named) if self._is_settled else settled(self, args, named)
+        @functools.wraps(method)
+        def guarded(self: Any, *args: Any, **named: Any) -> Any:
+            if self._is_settled or unless(self, *args, **named):
+                return method(self, *args, **named)
+            return settled(self, args, named)
 
-    return cast(_M, guarded)
+        return cast(_M, guarded)
+
+    return guard
+
+
+def never(*_: Any, **__: Any) -> bool:
+    """For `commits_to_v2`: it always changes something, or refuses to."""
+    return False

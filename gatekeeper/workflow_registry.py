@@ -123,8 +123,23 @@ class WorkflowRegistry(DurableObject):
             for record in known
         }
 
+    def _has_workflow(
+        self,
+        name: str,
+        class_name: str,
+        script_name: str,
+        code_hash: str,
+        take_over: bool = False,
+    ) -> bool:
+        """Whether `put_workflow` would change nothing."""
+        known = self._workflows.get(name)
+        wanted = (class_name, script_name, code_hash)
+        return known is not None and wanted == (
+            known.class_name, known.script_name, known.code_hash,
+        )  # fmt: skip
+
     @requires("v2")
-    @commits_to_v2
+    @commits_to_v2(_has_workflow)
     def put_workflow(
         self,
         name: str,

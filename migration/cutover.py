@@ -8,7 +8,7 @@ after a crash the act of the state is done again, and nothing else has to be kno
 all there is; what is not in it never happens.
 
 Between `frozen` and `routed` the account takes no calls, so there is no pause there: a pause holds
-before the freeze, while it heals and while it drains.
+before the freeze, while it heals, while it drains, and before V1's entity goes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from ..runtime import limits
+from ..runtime.errors import RequestIdReused
 from .messages import Frozen, OldStatus, migration_id
 from .refusals import AbortRefused, MigrationUnderWay
 
@@ -83,8 +84,10 @@ TRANSITIONS: dict[State, State] = {
 }
 """Where a state's act leads when it is done. An abort leads to `aborting`, its refusal back."""
 ABORTABLE = frozenset({State.PLANNED, State.FROZEN, State.ADOPTED, State.ROUTED})
-HOLDS = frozenset({State.PLANNED, State.ROUTED, State.HEALED})
+HOLDS = frozenset({State.PLANNED, State.ROUTED, State.HEALED, State.DRAINED})
 """Where a pause holds."""
+HURRIES = frozenset({State.FROZEN, State.ADOPTED, State.ABORTING})
+"""Where the account waits, so that no alarm is waited for: a clock may have been set back."""
 FINISHED = frozenset({State.RETIRED, State.ABORTED})
 _LOOKS_MS: dict[Act, tuple[int, int]] = {
     Act.DRAIN: (limits.MIGRATION_LOOK_MS, limits.MIGRATION_LOOK_MAX_MS),
@@ -107,7 +110,8 @@ class Cutover(msgspec.Struct, frozen=True):
         came_from: of `aborting`: where a refusal leads back to.
         too_late: why it was found too late for an abort; empty: it was not.
         trouble: why the last try failed; empty: it did not.
-        seen: the newest requests that changed this migration or those before it.
+        seen: the newest requests that changed this migration or those before it: what was asked,
+            a space, the request id; older ones that alone.
     """
 
     number: int
@@ -137,32 +141,66 @@ class Cutover(msgspec.Struct, frozen=True):
         return self.paused and self.state in HOLDS
 
 
-def begun(known: Cutover | None, request_id: str, not_before_ms: int, now_ms: int) -> Cutover:
+def begun(known: Cutover | None, request_id: str, in_ms: int, now_ms: int) -> Cutover:
     """A new migration, after the last one that is known.
+
+    Args:
+        known: that one.
+        request_id: the same again is the same migration.
+        in_ms: after how long it begins.
+        now_ms: now.
 
     Raises:
         MigrationUnderWay: that one is not finished, and another request began it.
+        RequestIdReused: see `knows`.
     """
-    if known is not None and request_id in known.seen:
+    what = f"start:{in_ms}"
+    if known is not None and knows(known, request_id, what):
         return known
     if known is not None and not known.finished:
-        raise MigrationUnderWay(
-            f"the account is being moved already, and that is {known.state}. Look at it with "
-            "'toque migrate status', or take it back with 'toque migrate abort'.",
-            {"state": known.state.value},
-        )
+        raise MigrationUnderWay(under_way(known), {"state": known.state.value})
     number = 1 if known is None else known.number + 1
     log = [(State.PLANNED.value, now_ms)]
-    made = Cutover(number, State.PLANNED, not_before_ms, log=log)
-    return asked(
-        msgspec.structs.replace(made, seen=[] if known is None else known.seen), request_id
-    )
+    made = Cutover(number, State.PLANNED, now_ms + in_ms, log=log)
+    seen = [] if known is None else known.seen
+    return asked(msgspec.structs.replace(made, seen=seen), request_id, what)
 
 
-def asked(cutover: Cutover, request_id: str) -> Cutover:
+def under_way(cutover: Cutover) -> str:
+    """That a migration is not finished, and what can be done about it."""
+    told = f"The account is being moved already: {cutover.state}."
+    if cutover.holds:
+        told += " It is paused; 'toque migrate resume' has it go on."
+    too_late = final(cutover, None)
+    if not too_late:
+        return f"{told} Let it go on, or take it back with 'toque migrate abort'."
+    rest = "nothing needs to be done" if cutover.state is State.DRAINED else "it goes on by itself"
+    return f"{told} V2 serves it, and {rest}: 'toque migrate status' tells how far it is."
+
+
+def asked(cutover: Cutover, request_id: str, what: str) -> Cutover:
     """The migration, which remembers that request: sent again, or late, it changes nothing."""
-    seen = [*cutover.seen, request_id][-limits.MIGRATION_REQUESTS_KEPT_MAX :]
+    seen = [*cutover.seen, f"{what} {request_id}"][-limits.MIGRATION_REQUESTS_KEPT_MAX :]
     return msgspec.structs.replace(cutover, seen=seen)
+
+
+def knows(cutover: Cutover, request_id: str, what: str) -> bool:
+    """Whether that request has changed this migration, or one before it.
+
+    Raises:
+        RequestIdReused: one with that id did, and it asked for something else.
+    """
+    for note in cutover.seen:
+        known, _, known_id = note.partition(" ")
+        if request_id not in (note, known_id):
+            continue
+        if note != request_id and known != what:
+            raise RequestIdReused(
+                f"the request id (Idempotency-Key) was used for another change of this migration "
+                f"({known.partition(':')[0]}), and nothing was done; another change takes another."
+            )
+        return True
+    return False
 
 
 def act_of(cutover: Cutover, now_ms: int) -> Act | None:

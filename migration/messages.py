@@ -163,6 +163,8 @@ class MigrationPlan(msgspec.Struct, array_like=True, frozen=True):
 #   v2     ask(key, creates) -> Asked              births the instance at once if it is unborn;
 #          ask("", True): while it heals, before V2 changes the registry, so that no abort loses it
 #   v2     unborn_page(PageRequest) -> list[IndexRow]; unborn_counts(uuid, id_prefix)
+#   v1, v2 bear(uuid) -> int                       before all of a workflow are terminated: births
+#                                                  the next; gives how many are left; on V1: 0
 #   v1, v2 drop_unborn(uuid) -> int                when a workflow is deleted: none of it is born
 #   v2     heal(migration_id) -> int               births the next; gives how many are left
 #   v2     healed(migration_id) -> None            none is unborn: nobody needs to ask any more

@@ -25,6 +25,7 @@ from ..runtime.ids import EntityRef
 from ..runtime.shard_info import SHARD_INFO_KIND
 from ..runtime.tables import Table
 from .cutover import (
+    HURRIES,
     Act,
     Cutover,
     Outcome,
@@ -35,6 +36,7 @@ from .cutover import (
     begun,
     due_ms,
     final,
+    knows,
     moved,
     pause_ms,
     troubled,
@@ -143,33 +145,41 @@ class Migration(DurableObject):
         Raises:
             MigrationUnderWay: another is.
             MigrationRefused: something speaks against it.
+            RequestIdReused: the request has asked for something else.
             InvalidArgument: `in_ms` is out of range.
         """
         if not 0 <= in_ms <= limits.MIGRATION_START_MAX_MS:
             most = limits.MIGRATION_START_MAX_MS // limits.DAY_MS
             raise InvalidArgument(f"a migration begins now or within {most} days, not {in_ms} ms.")
         known = self._cutover()
-        if known is None or request_id not in known.seen:
-            now_ms = self.ctx.clock.now_ms()
-            begun(known, request_id, 0, now_ms)  # refuses one that is under way
+        if known is None or begun(known, request_id, in_ms, 0) is not known:
             plan = await self.plan()
-            if plan.objections:
-                raise MigrationRefused(
-                    f"account {self.ctx.ref.key!r} is not moved: {' '.join(plan.objections)}",
-                    {"objections": plan.objections},
-                )
-            now_ms = self.ctx.clock.now_ms()
-            self._put(begun(self._cutover(), request_id, now_ms + in_ms, now_ms))
-            self._arm(now_ms)
+            # Others may have begun it meanwhile, or this very request when it came first.
+            known, now_ms = self._cutover(), self.ctx.clock.now_ms()
+            after = begun(known, request_id, in_ms, now_ms)
+            if after is not known:
+                self._begin(after, plan, now_ms)
         return await self.status()
 
+    def _begin(self, cutover: Cutover, plan: MigrationPlan, now_ms: int) -> None:
+        if plan.objections:
+            raise MigrationRefused(
+                f"account {self.ctx.ref.key!r} is not moved: {' '.join(plan.objections)}",
+                {"objections": plan.objections},
+            )
+        self._put(cutover)
+        self._arm(now_ms)
+
     async def status(self) -> MigrationStatus:
-        """How it stands."""
+        """How it stands. Whoever looks has it go on where nothing is to be waited for."""
+        cutover = self._cutover()
+        if cutover is not None and cutover.state in HURRIES:
+            self._arm(self.ctx.clock.now_ms())
         old = await self._status_of_old()
         return self._shown(old)
 
     async def pause(self, request_id: str) -> MigrationStatus:
-        """Have it hold where it may: before the freeze, while it heals or drains.
+        """Have it hold where it may: before the freeze, while it heals, drains or is drained.
 
         As `resume` and `abort` it is done once, however often that request comes.
 
@@ -195,9 +205,9 @@ class Migration(DurableObject):
         """
         async with self._turn:
             cutover = self._known()
-            if cutover.state is not State.ABORTED and request_id not in cutover.seen:
+            if not knows(cutover, request_id, "abort"):
                 now_ms = self.ctx.clock.now_ms()
-                self._put(asked(aborting(cutover, now_ms), request_id))
+                self._put(asked(aborting(cutover, now_ms), request_id, "abort"))
                 self._arm(now_ms)
                 await self._drive()
             after = self._known()
@@ -211,8 +221,10 @@ class Migration(DurableObject):
 
     async def _set_paused(self, paused: bool, request_id: str) -> MigrationStatus:
         cutover = self._known()
-        if request_id not in cutover.seen and not cutover.finished:
-            self._put(asked(msgspec.structs.replace(cutover, paused=paused), request_id))
+        what = "pause" if paused else "resume"
+        if not knows(cutover, request_id, what):
+            after = msgspec.structs.replace(cutover, paused=paused and not cutover.finished)
+            self._put(asked(after, request_id, what))
             self._arm(self.ctx.clock.now_ms())
         return await self.status()
 

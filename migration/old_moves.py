@@ -181,6 +181,26 @@ class MovingAccount(OldKitchen):
         self._planes.write(healing=False)
 
     @requires("v1", "v2")
+    async def bear(self, workflow_uuid: str) -> int:
+        """All of a workflow are to be terminated: have the next who are unborn be born.
+
+        Gives how many are left: on V1 none, as nothing is repaired there.
+        """
+        if self.plane == "v1":
+            return 0
+        births: list[str] = []
+        after = None
+        while self._index.unborn_of(workflow_uuid) and len(births) < limits.V1_BIRTHS_PER_HEAL_MAX:
+            page = self._index.unborn_page(after, limits.V1_BIRTHS_PER_HEAL_MAX)
+            births += (key for place, key in page if place[2] == workflow_uuid)
+            if not page:
+                break
+            after = page[-1][0]
+            await asyncio.sleep(0)
+        await asyncio.gather(*map(self._born, births), return_exceptions=True)
+        return self._index.unborn_of(workflow_uuid)
+
+    @requires("v1", "v2")
     async def drop_unborn(self, workflow_uuid: str) -> int:
         """A workflow is deleted: nobody of it who is unborn is to be born. Gives how many."""
         dropped, after = 0, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from ..runtime import limits
-from .cutover import Cutover
+from .cutover import Cutover, under_way
 from .messages import MigrationPlan, OldStatus
 
 
@@ -58,7 +58,7 @@ def objections(facts: Facts) -> list[str]:
     found: list[str] = []
     known, old = facts.known, facts.old
     if known is not None and not known.finished:
-        found.append(f"A migration of it is under way and {known.state}: let it end, or abort it.")
+        found.append(under_way(known))
     if old is None:
         found.append("Its V1 control plane does not answer: try again when its shard is back.")
     elif old.plane == "v2":
@@ -93,5 +93,6 @@ def _steps(facts: Facts, old: OldStatus) -> list[str]:
         f"heal: the {old.unborn} that are queued without an Engine get one; a create of an id "
         "asks V1 first, until none is left. The first one is also the end of 'abort'.",
         "drain: it is waited until all that V1 began has ended.",
-        f"retire: V1's entity goes when the last of {old.ended} ended ones is kept no longer.",
+        f"retire: V1's entity goes when the last of {old.ended} ended ones is kept no longer; "
+        "until then no workflow takes a running_max of its own.",
     ]

@@ -213,7 +213,6 @@ BLAMED_PAUSE_MS = 30 * SECOND_MS  # how long messages wait for who ran when the 
 ALARM_CANCEL_MAX_MS = 10 * SECOND_MS  # how long a cancelled handler may take to end
 KV_KEY_BYTES_MAX = 2 * KIB
 KV_VALUE_BYTES_MAX = 2 * MIB
-OUTBOX_BATCH_MAX = 500
 OUTBOX_RETRY_MS = 1_000
 OUTBOX_ROWS_PER_ENTITY_MAX = 10_000
 

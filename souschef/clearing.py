@@ -5,7 +5,8 @@ turn, a batch a step, and asks that shard to terminate or delete what it finds; 
 a row, and its alarm goes on from there, whoever crashes. A step is repeated without harm: each
 instance takes a request id once.
 
-* `terminate` passes each shard once: what is created behind it is left.
+* `terminate` passes each shard once: what is created behind it is left. Who is queued on V1 without
+  an Engine is in no such index: of an account that heals they get their Engines first.
 * `delete` is for a workflow that is gone. Front ends may know it a little longer and create more,
   so it passes again until a pass finds nothing and it is too late for any create.
 """
@@ -18,9 +19,10 @@ import msgspec
 
 from ..engines.ports import ENGINE_SHARD_KIND, ClearPage
 from ..gatekeeper.messages import CLEARING_KIND
+from ..gatekeeper.planes import WrongControlPlane
 from ..runtime import limits
 from ..runtime.entity import AlarmInfo, Context, DurableObject
-from ..runtime.ids import EntityRef
+from ..runtime.ids import EntityRef, old_account
 from ..runtime.tables import Table
 
 CLEARINGS = Table(
@@ -40,6 +42,8 @@ CLEARINGS = Table(
 )
 How = Literal["terminate", "delete"]
 _API = "api"
+_UNBORN = -1
+_QUEUED = "queued"
 
 
 class ClearingEnv(NamedTuple):
@@ -50,6 +54,8 @@ class ClearingEnv(NamedTuple):
 
 class _Job(NamedTuple):
     """A row: `shard` is the one it is at, `after_*` how far, `found` what this pass has found.
+
+    `shard` is _UNBORN before the first, while those without an Engine get one.
 
     `job` begins with what asked for it and a colon, if that was not the API.
     """
@@ -98,7 +104,9 @@ class Clearing(DurableObject):
         if known is not None and (how == "terminate" or known.how == "delete"):
             return False
         now_ms = self.ctx.clock.now_ms()
-        self._put(_Job(self.ctx.ref.key, job, how, ",".join(statuses), now_ms))
+        of_unborn = how == "terminate" and (not statuses or _QUEUED in statuses)
+        first = _UNBORN if of_unborn else 0
+        self._put(_Job(self.ctx.ref.key, job, how, ",".join(statuses), now_ms, first))
         self.ctx.set_alarm(now_ms)
         return True
 
@@ -112,6 +120,9 @@ class Clearing(DurableObject):
         if job is None:
             return
         account, _, uuid = self.ctx.ref.key.partition("/")
+        if job.shard == _UNBORN:
+            await self._bear(job, account, uuid)
+            return
         raw = await self.ctx.call(
             EntityRef(ENGINE_SHARD_KIND, self.env.data_shards[job.shard]),
             "clear",
@@ -127,6 +138,20 @@ class Clearing(DurableObject):
         page = msgspec.convert(raw, ClearPage)
         if self._job() == job:  # else another one began meanwhile
             self._go_on(job, page)
+
+    async def _bear(self, job: _Job, account: str, uuid: str) -> None:
+        """Have the next without an Engine get one, until there are none."""
+        try:
+            old = old_account(account)
+            left = await self.ctx.call(old, "bear", uuid, timeout_ms=limits.REQUEST_ATTEMPT_MS)
+        except WrongControlPlane:  # it moves just now
+            left = 1
+        if self._job() != job:
+            return
+        now_ms = self.ctx.clock.now_ms()
+        if not left:
+            self._put(job._replace(shard=0))
+        self.ctx.set_alarm(now_ms + limits.CLEARING_AGAIN_MS if left else now_ms)
 
     def _go_on(self, job: _Job, page: ClearPage) -> None:
         now_ms = self.ctx.clock.now_ms()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -397,6 +398,24 @@ def test_sql_files_are_used() -> None:
     ours = [p for p in all_files() if p.endswith(".sql") and not p.startswith("tests/")]
     unused = [p for p in ours if p.split("/")[-1] not in sources]
     assert unused == []
+
+
+def unread_limits(limits: str, others: str) -> list[str]:
+    """Limits that no code reads: a bound that stands there and bounds nothing."""
+    names = re.findall(r"^([A-Z][A-Z0-9_]*) = ", limits, re.MULTILINE)
+    words = Counter(re.findall(r"[A-Z][A-Z0-9_]+", limits + others))
+    return [name for name in names if words[name] == 1]
+
+
+def test_every_limit_is_read() -> None:
+    home = "runtime/limits.py"
+    others = "".join(text_of(path) for path in python_files(*SOURCE) if path != home)
+    assert unread_limits(text_of(home), others) == []
+
+
+def test_a_limit_that_is_not_read_is_found() -> None:
+    limits = "A_MAX = 1\nB_MAX = 2\nC_MAX = B_MAX\n"
+    assert unread_limits(limits, "use(limits.C_MAX)") == ["A_MAX"]
 
 
 def test_long_files_are_reported() -> None:

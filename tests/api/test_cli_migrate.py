@@ -88,7 +88,7 @@ def test_accounts_move_hold_and_are_taken_back(served: Served, tmp_path: Path) -
     assert (failed.exit_code, json.loads(failed.stdout)["state"]) == (cli_exits.FAILED, "aborted")
 
 
-def test_what_is_asked_wrongly_changes_nothing(served: Served) -> None:
+def test_what_is_asked_wrongly_changes_nothing(served: Served, tmp_path: Path) -> None:
     def boss(*words: str) -> Any:
         return served("migrate", *words, token="operator-token")
 
@@ -101,12 +101,40 @@ def test_what_is_asked_wrongly_changes_nothing(served: Served) -> None:
     ):
         bad = boss(*words)
         assert (bad.exit_code, told in bad.stderr) == (cli_exits.USAGE, True), bad.stderr
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    empty, binary = str(tmp_path / "empty"), str(tmp_path / "binary")
+    slow = ("start", "shop", "depot", "--per-minute", "0.00001")
+    for words, told in (
+        (("start", "--file", empty), f"{empty} names no account"),
+        (("abort", "-"), "stdin names no account"),
+        (("start", "--file", binary), "no text in UTF-8"),
+        (slow, "69.4 days hence"),
+    ):
+        bad = boss(*words)
+        assert (bad.exit_code, told in bad.stderr) == (cli_exits.USAGE, True), bad.stderr
+    states = boss("status", "shop", "depot", "nobody", "default", "--json")
+    assert states.exit_code == cli_exits.NOT_FOUND, "one that is unknown stops no other"
+    assert [each["state"] for each in json.loads(states.stdout)] == ["none"] * 3
+    own = boss("status", "--account", "depot", "--json")
+    assert json.loads(own.stdout)[0]["account"] == "depot", "the account of the settings"
     gone = boss("start", "nobody")
     assert (gone.exit_code, "no account 'nobody'" in gone.stderr) == (cli_exits.NOT_FOUND, True)
     none = boss("abort", "shop")
     assert (none.exit_code, "is not being moved" in none.stderr) == (cli_exits.NOT_FOUND, True)
     mine = served("migrate", "status", "default")
     assert mine.exit_code == cli_exits.REFUSED, "it is for operators"
+
+
+def test_all_are_those_that_are_not_moved_yet(served: Served) -> None:
+    def boss(*words: str) -> Any:
+        return served("migrate", *words, token="operator-token")
+
+    assert boss("start", "depot", "--per-minute", "1").exit_code == 0
+    rest = boss("start", "--all", "--yes", "-o", "ids")
+    assert (rest.exit_code, rest.stdout) == (0, "shop\n"), rest.stderr
+    again = boss("start", "--all", "-o", "ids")
+    assert (again.exit_code, again.stdout) == (0, ""), "nothing is left to be asked"
 
 
 def test_progress_is_read_off_a_migration() -> None:

@@ -21,7 +21,7 @@ from toque.api.client_embedded import EmbeddedBackend
 from toque.api.listing import ListQuery
 from toque.api.planes import ON_V1, Planes, Way, way_on_v1
 from toque.api.service import ControlPlane, NewInstance
-from toque.api.wiring import Runtime, embedded
+from toque.api.wiring import Runtime, embedded, start_embedded
 from toque.engines.views import CreateRequest
 from toque.gatekeeper.messages import LimitsChange
 from toque.gatekeeper.planes import (
@@ -309,6 +309,42 @@ async def test_what_has_no_engine_is_seen_on_v1_and_lives_on_v2(
             assert await ids(front, "double", newest_first=False) == names
 
 
+@pytest.mark.parametrize("statuses", [[], ["queued"], ["waiting"]], ids=["all", "queued", "others"])
+async def test_all_are_terminated_also_who_has_no_engine(
+    tmp_path: Path, statuses: list[str]
+) -> None:
+    """On V1 it does not reach them; while the account heals it does."""
+    names = [f"n{n}" for n in range(1, 10)]
+    async with on_v1(tmp_path, v1=FAULTY, running_max=0) as runtime:
+        client, front, move = runtime.client(), runtime.control_plane, Move(runtime.router)
+        for name in names:
+            await client.create_instance("double", name, 4)
+        other = await client.create_instance("ask", "a")
+        uuid = (await front.get_workflow("default", "double")).record.uuid
+
+        async def clear() -> dict[str, int]:
+            assert await front.terminate_all("default", "double", statuses)
+            while await front.is_clearing("default", uuid):
+                await asyncio.sleep(0)
+            counts = (await front.get_workflow("default", "double")).counts
+            return {status: count for status, count in counts.items() if count}
+
+        while (await move.old("status"))[3] > len(names) // LOST_BIRTHS:  # without an Engine
+            await asyncio.sleep(0)
+        frozen = await move.freeze()
+        clearing = asyncio.create_task(clear())  # between the planes it waits
+        await move.adopt(frozen)
+        await move.route()
+        if statuses == ["waiting"]:
+            assert await clearing == {"queued": 9}
+            assert (await move.old("status"))[3] == len(names) // LOST_BIRTHS, "nobody was born"
+        else:
+            assert await clearing == {"terminated": 9}
+            assert await ids(front, "double", newest_first=False) == names
+        assert (await other.status()).status == "queued"
+        await move.heal()
+
+
 class JustBorn:
     """A router: an instance that an Engine does not have yet is born before that is heard."""
 
@@ -362,6 +398,30 @@ async def test_an_aborted_move_leaves_v1_as_it_was(tmp_path: Path) -> None:
         await asking.send_event("answer", 1)
         assert (await asking.wait(30)).output == 1
         assert (await move.old("status"))[0] == "v1"
+
+
+async def test_a_server_that_is_started_again_takes_no_way_back(tmp_path: Path) -> None:
+    """It deploys what the account has, with the limit that it has: that changes nothing."""
+    app = tmp_path / "app.py"
+    app.write_text(
+        "from toque import workflow\n\n\n@workflow\nasync def one(event, step):\n    return 1\n"
+    )
+
+    @asynccontextmanager
+    async def served(running_max: int) -> AsyncIterator[Runtime]:
+        more = {"app_path": app, "running_max": running_max, "control_plane": "v1"}
+        async with start_embedded(tmp_path / "data", **more) as runtime:
+            yield runtime
+
+    async with served(9) as runtime:
+        await runtime.client().create_instance("one", "a")
+        await Move(runtime.router).to_v2()
+    async with served(9) as runtime:
+        await Move(runtime.router).abort()
+        await Move(runtime.router, migration_id="000000002").to_v2()
+    async with served(8) as runtime:
+        with pytest.raises(AbortRefused, match="creates or changes"):
+            await Move(runtime.router, migration_id="000000002").abort()
 
 
 async def test_what_v2_has_changed_is_not_taken_back(tmp_path: Path) -> None:

@@ -19,16 +19,20 @@ from toque.migration.cutover import (
     State,
     aborting,
     act_of,
+    asked,
     begun,
     due_ms,
     final,
+    knows,
     moved,
     pause_ms,
     troubled,
+    under_way,
 )
 from toque.migration.messages import Frozen, OldStatus, migration_id
 from toque.migration.planning import Facts, objections, plan_of
 from toque.migration.refusals import AbortRefused, MigrationUnderWay
+from toque.runtime.errors import RequestIdReused
 
 FROZEN = Frozen("000000001", 5, 1, 3, 4, 5, 6, 2, 100)
 PATH = [
@@ -86,7 +90,7 @@ def test_what_has_to_be_done_again_changes_nothing_but_trouble(state: State) -> 
 @pytest.mark.parametrize("state", list(State))
 def test_a_pause_holds_where_calls_are_served_and_nowhere_else(state: State) -> None:
     paused = msgspec.structs.replace(at(state), paused=True)
-    is_held = state in (State.PLANNED, State.ROUTED, State.HEALED)
+    is_held = state in (State.PLANNED, State.ROUTED, State.HEALED, State.DRAINED)
     assert paused.holds is is_held is (state in HOLDS)
     if state not in FINISHED:
         assert (act_of(paused, 9) is None) is is_held
@@ -122,7 +126,7 @@ def test_the_first_create_of_this_migration_makes_it_final() -> None:
 
 def test_a_start_is_one_migration_and_the_next_has_a_later_id() -> None:
     first = begun(None, "r1", 50, 1)
-    assert begun(first, "r1", 99, 2) is first
+    assert begun(first, "r1", 50, 2) is first
     with pytest.raises(MigrationUnderWay, match="planned"):
         begun(first, "r2", 0, 2)
     ended = at(State.ABORTED)
@@ -131,8 +135,34 @@ def test_a_start_is_one_migration_and_the_next_has_a_later_id() -> None:
     assert (second.state, second.frozen, second.came_from) == (State.PLANNED, None, None)
 
 
+def test_a_request_stands_for_one_change() -> None:
+    cutover = asked(begun(None, "r1", 50, 1), "r2", "pause")
+    assert knows(cutover, "r2", "pause")
+    assert not knows(cutover, "r3", "resume")
+    for request_id, what in (("r1", "pause"), ("r2", "resume"), ("r2", "start:50")):
+        with pytest.raises(RequestIdReused, match="nothing was done"):
+            knows(cutover, request_id, what)
+    with pytest.raises(RequestIdReused, match=r"\(start\)"):
+        begun(cutover, "r1", 99, 2)
+    older = msgspec.structs.replace(cutover, seen=["r4"])  # what was asked was not noted then
+    assert knows(older, "r4", "abort")
+
+
+@pytest.mark.parametrize("state", [state for state in State if state not in FINISHED])
+def test_who_begins_it_again_is_told_what_can_be_done(state: State) -> None:
+    cutover = at(state)
+    with pytest.raises(MigrationUnderWay, match=f"being moved already: {state}") as refused:
+        begun(cutover, "r2", 0, 9)
+    can_abort = not final(cutover, None)
+    assert ("toque migrate abort" in refused.value.message) is can_abort
+    assert ("V2 serves it" in refused.value.message) is not can_abort
+    assert objections(facts(known=cutover)) == [refused.value.message]
+    paused = msgspec.structs.replace(cutover, paused=True)
+    assert ("toque migrate resume" in under_way(paused)) is (state in HOLDS)
+
+
 def test_it_does_not_begin_before_its_time() -> None:
-    cutover = begun(None, "r1", 50, 1)
+    cutover = begun(None, "r1", 49, 1)
     assert (act_of(cutover, 49), due_ms(cutover, 49)) == (None, 50)
     assert (act_of(cutover, 50), due_ms(cutover, 60)) == (Act.FREEZE, 60)
 
@@ -190,7 +220,7 @@ def test_a_plan_tells_what_would_happen() -> None:
         ({"old": None}, "does not answer"),
         ({"old": status("v2")}, "not on V1"),
         ({"old": status("moving")}, "not known here"),
-        ({"known": at(State.ROUTED)}, "under way and routed"),
+        ({"known": at(State.ROUTED)}, "being moved already: routed"),
         ({"silent": ["d1"]}, "Shard d1 does not answer"),
         ({"workflows": 2_001}, "2001 workflows; V2 takes 2000"),
         ({"scripts": 501}, "501 scripts; V2 takes 500"),

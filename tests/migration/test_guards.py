@@ -60,6 +60,7 @@ def _of_old(rig: Rig) -> list[Row]:
         ("change_limits", {"v1"}, (None, NO_CHANGE)),
         ("set_limits", {"v1"}, (50,)),
         ("delete_workflow", {"v1"}, ("none",)),
+        ("bear", {"v1", "v2"}, ("none",)),
         ("drop_unborn", {"v1", "v2"}, ("none",)),
         ("abort", ANY, ("m0",)),
         ("freeze", ANY, ("m0",)),

@@ -18,7 +18,7 @@ from toque.migration.refusals import (
     MigrationRefused,
     MigrationUnderWay,
 )
-from toque.runtime.errors import InvalidArgument, SystemFault
+from toque.runtime.errors import InvalidArgument, RequestIdReused, SystemFault
 from toque.runtime.ids import EntityRef
 from toque.runtime.simloop import VirtualTimeLoop
 
@@ -124,6 +124,20 @@ async def test_a_shard_that_dies_in_a_state_changes_nothing(
         await checked(rig, 8)
 
 
+@pytest.mark.parametrize("state", ["frozen", "adopted"])
+async def test_a_clock_that_is_set_back_holds_no_account(tmp_path: Path, state: str) -> None:
+    """Its alarm is an hour ahead then; whoever looks has it go on."""
+    async with rig_at(tmp_path, running_max=LIMIT, lost_births=4, control_shards=4) as rig:
+        await fill(rig, 4)
+        await me(rig, "start", "r1", 0)
+        while state not in dict((await status(rig)).log):
+            await asyncio.sleep(0.001)
+        rig.clock.skew_ms = -3_600_000
+        rig.crash(rig.home(ME))
+        found = await until(rig, "healed")
+        assert found.plane == "v2"
+
+
 async def test_it_holds_where_it_may_and_goes_on(tmp_path: Path) -> None:
     async with rig_at(tmp_path, lost_births=3) as rig:
         await fill(rig, 4)
@@ -146,6 +160,49 @@ async def test_it_holds_where_it_may_and_goes_on(tmp_path: Path) -> None:
         ref = EntityRef("Engine", rig.key("waits", "ask"))
         await rig.call(int, ref, "send_event", "answer", b"1", "e1")
         await until(rig, "drained")
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["the same", "another"])
+async def test_two_begin_it_at_once(tmp_path: Path, same: bool) -> None:
+    """However far apart: one migration, and each is told how that stands."""
+    async with rig_at(tmp_path, control_shards=4) as rig:
+        for turns in range(60):
+            first = asyncio.create_task(me(rig, "start", f"r{turns}", 60_000))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            second = me(rig, "start", f"r{turns}" if same else f"s{turns}", 60_000)
+            results = await asyncio.gather(first, second, return_exceptions=True)
+            refused = [each for each in results if isinstance(each, BaseException)]
+            assert [type(each) for each in refused] == ([] if same else [MigrationUnderWay]), turns
+            told = {each.migration_id for each in results if isinstance(each, MigrationStatus)}
+            assert told == {(await me(rig, "abort", new_id())).migration_id}
+
+
+async def test_a_late_copy_changes_nothing_of_the_next_migration(tmp_path: Path) -> None:
+    async with rig_at(tmp_path) as rig:
+        await me(rig, "start", "r1", 60_000)
+        await me(rig, "abort", "a1")
+        for change, request_id in (("abort", "a2"), ("pause", "p1"), ("resume", "g1")):
+            assert (await me(rig, change, request_id)).state == "aborted"
+        await me(rig, "start", "r2", 60_000)
+        for change, request_id in (("abort", "a1"), ("abort", "a2"), ("pause", "p1")):
+            found = await me(rig, change, request_id)
+            assert (found.state, found.paused) == ("planned", False), request_id
+        with pytest.raises(RequestIdReused):
+            await me(rig, "pause", "r2")
+        assert (await me(rig, "status")).paused is False
+
+
+async def test_a_pause_holds_before_the_old_entity_goes(tmp_path: Path) -> None:
+    async with rig_at(tmp_path, retention_ms=1_000) as rig:
+        await rig.create("n1", params=b"0")
+        await me(rig, "start", "r1", 0)
+        await until(rig, "drained")
+        assert (await me(rig, "pause", "p1")).holds
+        await asyncio.sleep(300)
+        assert (await me(rig, "status")).state == "drained"
+        await me(rig, "resume", "g1")
+        await until(rig, "retired")
 
 
 async def hold_routed(rig: Rig, request_id: str) -> MigrationStatus:
