@@ -43,6 +43,7 @@ from . import topology
 from .keeper import Process, is_alive
 from .local_run import LocalRun
 from .shard_ray import actor_class
+from .spare_ray import bring_spare
 from .topology import ShardSpec, actor_name
 
 log = logging.getLogger("toque.cluster")
@@ -196,6 +197,18 @@ class Cluster:
         spec = self.specs[shard]
         options = {**topology.actor_options(spec), "get_if_exists": True}
         self.handles[shard] = self._class.options(**options).remote(spec)
+
+    async def keep_spare(self) -> None:
+        """Have an idle worker in the local cluster, if Ray has room for one; see `spare_ray`.
+
+        Raises:
+            TimeoutError: Ray is slow, or not there.
+            RayError: Ray can't.
+        """
+        if self.run is None or self.run.has_idle_worker():
+            return
+        end = await self.blocking(bring_spare)
+        await asyncio.wait_for(asyncio.wrap_future(end.future()), limits.ACTOR_START_MAX_MS / 1000)
 
     async def ask(self, shard: str, method: str, timeout_s: float) -> Any:
         """Call a control method of a shard's actor.

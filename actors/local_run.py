@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 from ..runtime import limits
 from ..runtime.errors import ClusterStartFailed, DataDirInUse
@@ -21,7 +22,8 @@ from . import keeper, topology
 from .keeper import Process
 
 _ROOT_PROGRAMS = ("gcs_server", "raylet")
-_IDLE_TITLES = ("ray::IDLE", "ray::ShardActor")
+_IDLE_TITLE = "ray::IDLE"
+_SHARD_TITLE = "ray::ShardActor"
 _WORKER_PROGRAM = "default_worker.py"
 """The program of a worker that has not given itself a title yet."""
 
@@ -87,13 +89,20 @@ class LocalRun:
 
     def idle_workers(self) -> list[Process]:
         """Ray's workers that run nothing, are just starting, or are shards' actors."""
+        return [
+            process
+            for process, command in self._workers()
+            if command.startswith((_IDLE_TITLE, _SHARD_TITLE)) or _WORKER_PROGRAM in command
+        ]
+
+    def has_idle_worker(self) -> bool:
+        """Whether a worker of Ray's runs nothing."""
+        return any(command.startswith(_IDLE_TITLE) for _, command in self._workers())
+
+    def _workers(self) -> Iterator[tuple[Process, str]]:
         roots = self.cluster_roots()
-        found = []
         for process in keeper.offspring(root.pid for root in roots) - set(roots):
-            command = keeper.command(process.pid)
-            if command.startswith(_IDLE_TITLES) or _WORKER_PROGRAM in command:
-                found.append(process)
-        return found
+            yield process, keeper.command(process.pid)
 
     def end_processes(self) -> None:
         """End the cluster's processes that are left."""

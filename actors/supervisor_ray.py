@@ -3,7 +3,8 @@
 It asks each actor for its health once per period, never with more than one call under way. An
 actor that is silent too long, or whose main loop has not turned for too long, is killed by the
 operating system (a stopped process obeys nothing else) and Ray starts it anew. An actor that Ray
-has given up is made again. If Ray's own processes are lost, a local cluster is rebuilt.
+has given up is made again. If Ray's own processes are lost, a local cluster is rebuilt. A local
+cluster is kept with an idle worker, so that a shard that is killed need not wait for a new one.
 
 While a shard opens it may take longer: importing a workflow file blocks the main loop. A process
 that gives no sign of life after its start is ended too: it has noted its number as its first act
@@ -26,6 +27,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 
 from ..runtime import limits
+from ..runtime.errors import ClusterStartFailed
 from ..runtime.handler_notes import handler_notes_path, read_handling
 from ..runtime.notes import notes_path, read_notes
 from . import keeper
@@ -90,6 +92,7 @@ class Supervisor:
         self._claims: dict[str, Claim | None] = {}
         self._rebuilding = asyncio.Lock()
         self._seen = asyncio.Event()
+        self._back = asyncio.Event()
 
     def start(self) -> None:
         """Begin to watch."""
@@ -97,6 +100,7 @@ class Supervisor:
             self._tasks.append(self._loop.create_task(self._watch(shard), name=f"watch {shard}"))
         if self._cluster.run is not None:
             self._tasks.append(self._loop.create_task(self._watch_ray(), name="watch ray"))
+            self._tasks.append(self._loop.create_task(self._keep_spare(), name="spare"))
 
     async def wait_seen(self) -> None:
         """Wait until every actor has been seen well once."""
@@ -163,6 +167,7 @@ class Supervisor:
             self._down.discard(shard)
             took_ms = round((now - self._last_well.get(shard, now)) * 1000)
             self._tell(shard, "back", f"open again, epoch {health['epoch']}", took_ms)
+            self._back.set()
         self._last_well[shard] = now
         if len(self._last_well) == len(self._cluster.specs):
             self._seen.set()
@@ -273,6 +278,17 @@ class Supervisor:
 
     def _ray_is_there(self) -> bool:
         return all(map(keeper.is_alive, self._cluster.roots))
+
+    async def _keep_spare(self) -> None:
+        """Have a worker in which a shard can start anew, once all are well."""
+        await self._seen.wait()
+        while True:
+            self._back.clear()
+            async with self._rebuilding_is_over():
+                with contextlib.suppress(RayError, TimeoutError, ClusterStartFailed):
+                    await self._cluster.keep_spare()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._back.wait(), limits.SPARE_WORKER_PERIOD_MS / 1000)
 
     async def _watch_ray(self) -> None:
         while True:

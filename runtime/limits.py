@@ -381,6 +381,7 @@ SHARD_START_MAX_MS = MINUTE_MS
 ACTOR_START_MAX_MS = 30 * SECOND_MS  # from a shard process's start to its first sign of life
 SHARD_REOPEN_MIN_MS = 100
 SHARD_REOPEN_MAX_MS = 5 * SECOND_MS
+SPARE_WORKER_PERIOD_MS = MINUTE_MS  # how often it is seen to that there is a spare Ray worker
 DRAIN_MAX_MS = 10 * SECOND_MS
 PROCESS_END_MAX_MS = 5 * SECOND_MS
 ACTOR_CALLS_PENDING_MAX = 2_000

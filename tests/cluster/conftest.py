@@ -21,7 +21,7 @@ def cluster() -> Iterator[cluster_ray.Cluster]:
     with tempfile.TemporaryDirectory(prefix="tq") as folder:
         made = asyncio.run(
             cluster_ray.start_local(
-                Path(folder, "data"), placement=Placement(1, 1), factory=ECHO, num_cpus=1
+                Path(folder, "data"), placement=Placement(1, 1), factory=ECHO, num_cpus=2
             )
         )
         yield made

@@ -123,6 +123,24 @@ async def test_a_killed_actor_is_back_with_a_higher_epoch(cluster: cluster_ray.C
     line.link.close()
 
 
+async def test_a_killed_actor_comes_back_in_a_worker_that_was_there_before(
+    cluster: cluster_ray.Cluster,
+) -> None:
+    assert cluster.run is not None
+    async with watched(cluster) as events:
+        for _ in range(3):  # the idle worker that is seen may be one that is just ending
+            while not cluster.run.has_idle_worker():
+                await asyncio.sleep(0.02)
+            there = {process.pid for process in cluster.run.idle_workers()}
+            former = await process_of(cluster, "d0")
+            os.kill(former, signal.SIGKILL)
+            while (await next_event(events, "d0")).what != "back":
+                pass
+            if await process_of(cluster, "d0") in there - {former}:
+                return
+    pytest.fail("each time a new process was started")
+
+
 @pytest.mark.parametrize(("trouble", "noticed"), [("hang", "hung"), ("stop", "silent")])
 async def test_an_actor_that_hangs_or_is_stopped_is_killed_and_comes_back(
     cluster: cluster_ray.Cluster, trouble: str, noticed: str
