@@ -13,6 +13,7 @@ before the freeze, while it heals, while it drains, and before V1's entity goes.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -108,7 +109,8 @@ class Cutover(msgspec.Struct, frozen=True):
         log: each state with when it was reached.
         frozen: what V1 said at the freeze.
         came_from: of `aborting`: where a refusal leads back to.
-        too_late: why it was found too late for an abort; empty: it was not.
+        too_late, too_late_ms: why it was found too late for an abort, and since when; empty: it
+            was not.
         trouble: why the last try failed; empty: it did not.
         seen: the newest requests that changed this migration or those before it: what was asked,
             a space, the request id; older ones that alone.
@@ -122,6 +124,7 @@ class Cutover(msgspec.Struct, frozen=True):
     frozen: Frozen | None = None
     came_from: State | None = None
     too_late: str = ""
+    too_late_ms: int = 0
     trouble: str = ""
     seen: list[str] = []
 
@@ -232,14 +235,17 @@ def moved(cutover: Cutover, outcome: Outcome, now_ms: int, found: Any = None) ->
 
     Args:
         outcome: what came of it.
-        found: of a freeze what V1 said; of a refusal why.
+        found: of a freeze what V1 said; of a refusal of an abort that error.
     """
     if outcome is Outcome.AGAIN:
         return msgspec.structs.replace(cutover, trouble="") if cutover.trouble else cutover
     if outcome is Outcome.REFUSED:
         assert cutover.came_from is not None, cutover
-        back = _reached(cutover, cutover.came_from, now_ms)
-        return msgspec.structs.replace(back, came_from=None, too_late=str(found))
+        assert isinstance(found, AbortRefused), found
+        back, since_ms = _reached(cutover, cutover.came_from, now_ms), found.data["since_ms"]
+        return msgspec.structs.replace(
+            back, came_from=None, too_late=found.message, too_late_ms=since_ms
+        )
     after = _reached(cutover, TRANSITIONS[cutover.state], now_ms)
     if cutover.state is State.PLANNED:
         assert isinstance(found, Frozen), found
@@ -255,11 +261,22 @@ def aborting(cutover: Cutover, now_ms: int) -> Cutover:
     """
     if cutover.state in (State.ABORTING, State.ABORTED):
         return cutover
-    refusal = final(cutover, None)
-    if refusal:
-        raise AbortRefused(refusal, {"state": cutover.state.value})
+    if final(cutover, None):
+        raise late_abort(cutover)
     after = _reached(cutover, State.ABORTING, now_ms)
     return msgspec.structs.replace(after, came_from=cutover.state)
+
+
+def late_abort(cutover: Cutover) -> AbortRefused:
+    """That it can't be taken back any more: since when, why, and what becomes of it."""
+    since_ms = cutover.too_late_ms or dict(cutover.log).get(State.HEALED.value, 0)
+    at = datetime.fromtimestamp(since_ms / 1_000, UTC).isoformat(" ", "milliseconds")
+    since = f", since {at}" if since_ms else ""
+    rest = "It has ended" if cutover.finished else "It goes on"
+    return AbortRefused(
+        f"The migration can't be aborted{since}: {final(cutover, None)}. {rest}.",
+        {"state": cutover.state.value, "since_ms": since_ms},
+    )
 
 
 def final(cutover: Cutover, old: OldStatus | None) -> str:

@@ -37,6 +37,7 @@ from .cutover import (
     due_ms,
     final,
     knows,
+    late_abort,
     moved,
     pause_ms,
     troubled,
@@ -212,11 +213,7 @@ class Migration(DurableObject):
                 await self._drive()
             after = self._known()
         if after.number == cutover.number and after.state is not State.ABORTED and after.too_late:
-            raise AbortRefused(
-                f"the migration of account {self.ctx.ref.key!r} can't be aborted: "
-                f"{after.too_late}. It goes on.",
-                {"state": after.state.value},
-            )
+            raise late_abort(after)
         return await self.status()
 
     async def _set_paused(self, paused: bool, request_id: str) -> MigrationStatus:
@@ -313,7 +310,7 @@ class Migration(DurableObject):
         try:
             await self._ask(None, self._old, "abort", cutover.id)
         except AbortRefused as refused:
-            return Outcome.REFUSED, refused.message
+            return Outcome.REFUSED, refused
         await self._ask(None, self._account, "abandon", cutover.id)
         await self._ask(None, self._gatekeeper, "abandon", cutover.id)
         return Outcome.DONE, None

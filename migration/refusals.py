@@ -30,7 +30,7 @@ class MigrationNotFound(CallerError):
 class AbortRefused(CallerError):
     """The migration can't be taken back any more. It goes on.
 
-    `data`: `since_ms`, when it became too late, as far as that is known.
+    `data`: `since_ms`, when it became too late.
     """
 
     code = "migration.too_late"

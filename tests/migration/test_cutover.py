@@ -35,6 +35,7 @@ from toque.migration.refusals import AbortRefused, MigrationUnderWay
 from toque.runtime.errors import RequestIdReused
 
 FROZEN = Frozen("000000001", 5, 1, 3, 4, 5, 6, 2, 100)
+TOO_LATE = AbortRefused("V2 took a create", {"since_ms": 1_005})
 PATH = [
     State.PLANNED, State.FROZEN, State.ADOPTED, State.ROUTED, State.HEALED, State.DRAINED,
     State.RETIRED,
@@ -105,16 +106,24 @@ def test_an_abort_leads_back_or_is_refused(state: State) -> None:
         assert (asked.state, asked.came_from, asked.holds) == (State.ABORTING, state, False)
         assert act_of(asked, 7) is Act.ABANDON
         assert moved(asked, Outcome.DONE, 8).state is State.ABORTED
-        refused = moved(asked, Outcome.REFUSED, 8, "V2 took a create at 5")
+        refused = moved(asked, Outcome.REFUSED, 8, TOO_LATE)
         assert (refused.state, refused.paused) == (state, True)
-        assert final(refused, None) == "V2 took a create at 5"
-        with pytest.raises(AbortRefused, match="took a create at 5"):
+        assert final(refused, None) == "V2 took a create"
+        with pytest.raises(
+            AbortRefused, match=r"01\.005\+00:00: V2 took a create\. It goes"
+        ) as late:
             aborting(refused, 9)
+        assert late.value.data == {"state": state.value, "since_ms": 1_005}
+        unknown = AbortRefused("V2 has healed", {"since_ms": 0})
+        with pytest.raises(AbortRefused, match=r"can't be aborted: V2 has healed\. It goes on"):
+            aborting(moved(asked, Outcome.REFUSED, 8, unknown), 9)
     elif state in (State.ABORTING, State.ABORTED):
         assert aborting(cutover, 7) == cutover
     else:
-        with pytest.raises(AbortRefused, match="V2 has healed"):
+        with pytest.raises(AbortRefused, match=r"00\.002\+00:00: V2 has healed") as late:
             aborting(cutover, 7)
+        assert late.value.data == {"state": state.value, "since_ms": 2}
+        assert ("It has ended." in late.value.message) is (state in FINISHED)
 
 
 def test_the_first_create_of_this_migration_makes_it_final() -> None:
@@ -180,7 +189,8 @@ def test_no_order_of_events_leaves_the_way(events: list[str]) -> None:
         elif act_of(cutover, now_ms) is not None and (
             event != "refused" or cutover.state is State.ABORTING
         ):
-            cutover = moved(cutover, Outcome(event), now_ms, FROZEN)
+            found = TOO_LATE if event == "refused" else FROZEN
+            cutover = moved(cutover, Outcome(event), now_ms, found)
         if cutover.state is not before.state:
             assert cutover.log == [*before.log, (cutover.state.value, now_ms)]
         if cutover.state in PATH[1:]:

@@ -240,9 +240,12 @@ async def test_it_is_too_late_after_the_first_create_of_v2(tmp_path: Path) -> No
     async with rig_at(tmp_path, running_max=LIMIT, lost_births=2) as rig:
         await fill(rig, 4)
         await hold_routed(rig, "r1")
+        before_ms = rig.clock.now_ms()
         await rig.create_v2("first", params=b"0")
-        with pytest.raises(AbortRefused, match="can't be aborted"):
+        after_ms = rig.clock.now_ms()
+        with pytest.raises(AbortRefused, match=r"can't be aborted, since 2\d{3}-") as late:
             await me(rig, "abort", new_id())
+        assert before_ms <= late.value.data["since_ms"] <= after_ms
         found = await me(rig, "status")
         assert (found.state, found.plane) == ("routed", "v2")
         assert "made" in found.final or "taken" in found.final
