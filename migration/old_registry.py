@@ -34,7 +34,7 @@ class OldRegistry(Account):
     def set_souschefs(self, name: str, souschefs: int | None) -> WorkflowRecord:
         """On V1 a workflow has none of its own."""
         if souschefs is not None:
-            self._refuse("souschefs")
+            self._refuse("souschefs", of_workflow=True)
         return self.get_workflow(name)
 
     def _check_plane(self, change: LimitsChange, *, of_workflow: bool) -> None:
@@ -42,12 +42,15 @@ class OldRegistry(Account):
         for field in fields:
             value = getattr(change, field)
             if value is not msgspec.UNSET and value is not None:
-                self._refuse(field)
+                self._refuse(field, of_workflow=of_workflow)
 
-    def _refuse(self, field: str) -> None:
+    def _refuse(self, field: str, *, of_workflow: bool) -> None:
+        whose = "a workflow's" if of_workflow else "the account's"
+        late = field == "running_max"  # see `adoption.AdoptableRegistry._check_plane`
         raise PlaneUnsupported(
-            f"account {self.account!r} is on control plane V1, where {field} can't be set; move "
-            "it to V2 first ('toque migrate').",
+            f"account {self.account!r} is on control plane V1, where {whose} {field} can't be set; "
+            "move it to V2 first ('toque migrate')"
+            + (", and set it when the migration is retired." if late else "."),
             {"account": self.account, "field": field},
         )
 

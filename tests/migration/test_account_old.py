@@ -262,8 +262,13 @@ async def test_what_v1_never_had_is_refused_whole(
 ) -> None:
     async with rig_at(tmp_path) as rig:
         before = await rig.old(AccountSnapshot, "snapshot", -1)
-        with pytest.raises(PlaneUnsupported):
+        whose = "a workflow's" if name else "the account's"
+        with pytest.raises(
+            PlaneUnsupported, match=f"where {whose} [a-z_]+ can't be set"
+        ) as refused:
             await rig.old(AccountSnapshot, "change_limits", name, change)
+        is_late = refused.value.data["field"] == "running_max"
+        assert ("is retired" in refused.value.message) is is_late
         assert await rig.old(AccountSnapshot, "snapshot", -1) == before
         kept = LimitsChange(steps=5) if name else LimitsChange(running_max=7)
         snapshot = await rig.old(AccountSnapshot, "change_limits", name, kept)
