@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +18,8 @@ import msgspec
 from .entity import DurableObject
 from .errors import InvalidArgument, UnknownMethod
 
+HANDLERS_KEPT = 1_024
+"""Of so many handlers is known how their arguments are checked."""
 _LIFECYCLE = frozenset({"alarm", "on_evict", "on_resume", "resume_keys"})
 
 
@@ -35,19 +38,18 @@ def handlers_of(cls: type[DurableObject]) -> dict[str, Handler]:
             continue
         function = inspect.getattr_static(cls, name)
         if inspect.isfunction(function):
-            found[name] = Handler(function, _decoder(cls, name, function))
+            found[name] = Handler(function, _decoder(name, function))
     return found
 
 
-def _decoder(
-    cls: type, name: str, function: Callable[..., Any]
-) -> Callable[[msgspec.Raw], tuple[Any, ...]]:
+@lru_cache(HANDLERS_KEPT)  # every shard has the same classes; annotations take long to read
+def _decoder(name: str, function: Callable[..., Any]) -> Callable[[msgspec.Raw], tuple[Any, ...]]:
     hints = typing.get_type_hints(function)
     parameters = list(inspect.signature(function).parameters.values())[1:]
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             raise TypeError(
-                f"{cls.__qualname__}.{name}: a handler takes positional parameters only, "
+                f"{function.__qualname__}: a handler takes positional parameters only, "
                 f"not {parameter}"
             )
     types = [hints.get(parameter.name, Any) for parameter in parameters]

@@ -19,7 +19,7 @@ from .codec import unpack
 from .errors import DataDirFormat
 from .files import sync_folder
 from .high_water import make_mark, mark_path
-from .schema_sqlite import APPLICATION_ID, META, STORE_FORMAT, TableSql, declare
+from .schema_sqlite import APPLICATION_ID, META, STORE_FORMAT, declare, sql_of
 from .tables import Key, Table
 from .upgrades import PENDING, StoreUpgrade, way_from
 
@@ -137,7 +137,7 @@ def finish_pending(connection: sqlite3.Connection, upgrades: Sequence[StoreUpgra
     ).fetchall():
         rows = parts[number]
         assert rows is not None
-        sql = TableSql(rows.table)
+        sql = sql_of(rows.table)
         after: Key = unpack(progress, tuple) if progress else ()
         while True:
             scan = sql.scan(0, bool(after), False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from . import limits
@@ -36,6 +37,9 @@ META = (
 )
 _META_NAMES = ("shard", "shard_tables", "shard_openings", "shard_losses")
 _VARIABLES_MAX = 32_766  # SQLite's bound on parameters of one statement
+
+TABLES_KEPT = 256
+"""Of so many tables the statements are kept."""
 
 Synchronous = str
 """FULL (default: survives power loss), NORMAL (survives the process), OFF (simulation only)."""
@@ -144,6 +148,12 @@ def create_index(table: Table, index: Index) -> str:
     columns = ", ".join(f'"{name}"' for name in index.columns)
     where = f" WHERE {index.where}" if index.where else ""
     return f'CREATE INDEX "{index.name}" ON "{table.name}" ({columns}){where}'
+
+
+@lru_cache(TABLES_KEPT)
+def sql_of(table: Table) -> TableSql:
+    """The statements over a table. Every shard has the same ones, so they are made once."""
+    return TableSql(table)
 
 
 class TableSql:

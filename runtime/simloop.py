@@ -9,15 +9,21 @@ hanging.
 from __future__ import annotations
 
 import asyncio
-import selectors
-from asyncio import base_events
-from collections.abc import Mapping
+from asyncio import base_events, events
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from .errors import ToqueError
 
 CLOCK_RESOLUTION_S = 0.001
 """As coarse as the clocks that read it; finer, and an addition is lost in a float at 3e7 s."""
+JUMP_S_MAX = 24 * 3600.0
+"""How far time moves at once, at most."""
+CANCELLED_MAX = 100
+"""Of more timers than that half may be cancelled ones."""
 
 
 class Deadlock(ToqueError):
@@ -26,34 +32,25 @@ class Deadlock(ToqueError):
     code = "simulation.deadlock"
 
 
-class _JumpingSelector:
-    """Stands where the loop would block: moves its time forward instead."""
-
-    def __init__(self, loop: VirtualTimeLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise Deadlock("no task can go on and no timer is set.")
-        if timeout > 0:
-            self._loop.jump(timeout)
-        return []
-
-    def get_map(self) -> Mapping[Any, Any]:
-        return {}
-
-    def close(self) -> None:
-        pass  # there is nothing to close: no file descriptor was ever opened
-
-
 class VirtualTimeLoop(base_events.BaseEventLoop):
-    """See the module. `jumps` counts how often time moved."""
+    """See the module. `jumps` counts how often time moved.
+
+    It also turns for its *guests*: other loops that share its time. They put handles of their own
+    into its queues; a guest that is `halted` gets them (`hold`) instead of having them run.
+    """
+
+    halted = False
+    _ready: deque[Any]  # handles
+    _scheduled: list[tuple[float, Any]]  # when, and the timer
+    _stopping: bool
+    _timer_cancelled_count: int
 
     def __init__(self) -> None:
         super().__init__()
         self._virtual_s = 0.0
-        self._selector = _JumpingSelector(self)
         self._clock_resolution = CLOCK_RESOLUTION_S
+        self.ready = self._ready
+        self.timers = self._scheduled
         self.jumps = 0
 
     def time(self) -> float:
@@ -65,8 +62,72 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self._virtual_s += seconds
         self.jumps += 1
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        pass  # the selector never reports any
+    def turned(self) -> None:
+        """Called in each turn, before what is ready runs."""
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        if self.is_closed():
+            raise RuntimeError("the loop is closed")
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heappush(self.timers, (when, timer))
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def _run_once(self) -> None:
+        """Turn until the loop is to stop: what is ready runs in order, or time jumps.
+
+        As the loop of asyncio, but that many turns cost no more than what runs in them. Raises
+        `Deadlock`.
+        """
+        ready, timers = self.ready, self.timers
+        inside: Any = self
+        while True:
+            if self._timer_cancelled_count:
+                self._drop_cancelled()
+            if not ready and not self._stopping:
+                if not timers:
+                    raise Deadlock("no task can go on and no timer is set.")
+                wait_s = timers[0][0] - self._virtual_s
+                if wait_s > 0:
+                    self.jump(min(wait_s, JUMP_S_MAX))
+            self.turned()
+            due_s = self._virtual_s + CLOCK_RESOLUTION_S
+            while timers and timers[0][0] < due_s:
+                timer = heappop(timers)[1]
+                timer._scheduled = False
+                ready.append(timer)
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle._cancelled:
+                    continue
+                home = handle._loop
+                if home.halted:
+                    home.hold(handle)
+                    continue
+                if home is not inside:
+                    events._set_running_loop(home)
+                    inside = home
+                handle._run()
+            if self._stopping:
+                events._set_running_loop(self)
+                return
+
+    def _drop_cancelled(self) -> None:
+        """Forget own timers that were cancelled, so that time does not jump to them. Guests'
+        stay: what is left out of a simulation would change when the others run."""
+        timers = self.timers
+        if len(timers) > CANCELLED_MAX and 2 * self._timer_cancelled_count > len(timers):
+            timers[:] = [entry for entry in timers if not self._is_void(entry[1])]
+            heapify(timers)
+            self._timer_cancelled_count = 0
+        while timers and self._is_void(timers[0][1]):
+            heappop(timers)
+            self._timer_cancelled_count -= 1
+
+    def _is_void(self, timer: Any) -> bool:
+        return bool(timer._cancelled) and timer._loop is self
 
     def _write_to_self(self) -> None:
         pass  # the loop never blocks, so nobody needs to wake it

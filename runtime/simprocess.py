@@ -12,13 +12,56 @@ import asyncio
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
+from heapq import heappush
 from typing import Any, TypeVar
 
 from .simloop import VirtualTimeLoop
 
 T = TypeVar("T")
 OnError = Callable[["SimProcess", dict[str, Any]], None]
+
+
+class _Soon(asyncio.Handle):
+    """A handle that is quick to make: there is no debug mode."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        self._context = context if context is not None else copy_context()
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
+class _Timer(asyncio.TimerHandle):
+    """As `_Soon`."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        self._context = context if context is not None else copy_context()
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = self._scheduled = False
+        self._repr = self._source_traceback = None
+        self._when = when
 
 
 class SimProcess(asyncio.AbstractEventLoop):
@@ -34,7 +77,9 @@ class SimProcess(asyncio.AbstractEventLoop):
         self.name = name
         self.dead = False
         self.paused = False
+        self.halted = False
         self._world = world
+        self._ready, self._timers = world.ready, world.timers
         self._on_error = on_error
         self._held: deque[asyncio.Handle] = deque()
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -43,14 +88,14 @@ class SimProcess(asyncio.AbstractEventLoop):
     # --- what a loop does -------------------------------------------------------------------
 
     def time(self) -> float:
-        return self._world.time()
+        return self._world._virtual_s
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Soon(callback, args, self, context)
         if not self.dead:
-            self._world.call_soon(self._run, handle)
+            self._ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -62,26 +107,26 @@ class SimProcess(asyncio.AbstractEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        timer = _Timer(self._world._virtual_s + delay, callback, args, self, context)
+        if not self.dead:
+            heappush(self._timers, (timer._when, timer))
+        return timer
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _Timer(when, callback, args, self, context)
         if not self.dead:
-            self._world.call_at(when, self._run, handle)
-        return handle
+            heappush(self._timers, (when, timer))
+        return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # `_run` looks whether it was cancelled
+        pass  # the world's loop looks whether it was cancelled
 
-    def _run(self, handle: asyncio.Handle) -> None:
-        if self.dead or handle.cancelled():
-            return
-        if self.paused:
+    def hold(self, handle: asyncio.Handle) -> None:
+        """The world's loop would run this now: it waits for `resume`, or is lost."""
+        if not self.dead:
             self._held.append(handle)
-            return
-        self.enter(handle._run)
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -145,18 +190,17 @@ class SimProcess(asyncio.AbstractEventLoop):
 
     def pause(self) -> None:
         """Run nothing until `resume`."""
-        self.paused = True
+        self.paused = self.halted = True
 
     def resume(self) -> None:
         """Go on; what fell due meanwhile runs first, in order."""
-        self.paused = False
+        self.paused, self.halted = False, self.dead
         held, self._held = self._held, deque()
-        for handle in held:
-            self._world.call_soon(self._run, handle)
+        self._ready.extend(held)
 
     def kill(self) -> None:
         """Run nothing ever again."""
-        self.dead = True
+        self.dead = self.halted = True
         self._held.clear()
         mourners, self._mourners = self._mourners, {}
         for mourner in mourners:

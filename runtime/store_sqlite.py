@@ -29,7 +29,7 @@ from .high_water import Mark
 from .histogram import Histogram
 from .opening_sqlite import prepare
 from .reader_sqlite import DiskFailed, Reader
-from .schema_sqlite import Synchronous, TableSql, check_tables, connect_writer
+from .schema_sqlite import Synchronous, TableSql, check_tables, connect_writer, sql_of
 from .tables import Key, Query, Row, Table
 from .upgrades import PENDING, StoreUpgrade
 from .writer_sqlite import Writer, WriterThread
@@ -149,7 +149,7 @@ class SqliteStore:
             reader = Reader(path)
             stack.pop_all()
         tables = [*tables, PENDING]
-        sql = {table.name: TableSql(table) for table in tables}
+        sql = {table.name: sql_of(table) for table in tables}
         return cls(
             path,
             tables,

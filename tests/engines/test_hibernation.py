@@ -378,7 +378,7 @@ async def test_what_an_ended_instance_held_is_gone(tmp_path: Path) -> None:
         assert [ref() for ref in made if ref() is not None] == []
         assert len(asyncio.all_tasks()) <= tasks
         assert [thing for thing in live_runs() if thing not in before] == []
-        scheduled = [str(handle) for handle in rig.loop._scheduled if not handle.cancelled()]
+        scheduled = [str(timer) for _, timer in rig.loop.timers if not timer.cancelled()]
         assert not [handle for handle in scheduled if "time_out" in handle]
 
 

@@ -13,16 +13,11 @@ from typing import Any
 
 from toque.runtime.ids import old_key
 
+from .kept import TableRows
 from .promises import Promises
 
 Rows = Callable[[str, str], list[Any]]
 
-_STATE = "SELECT entity, awakened, fresh, waiting, paused, live, partial FROM souschef_state"
-_PARKED = "SELECT entity, state, lane, count(*) FROM souschef_parked GROUP BY 1, 2, 3"
-_HELD = "SELECT entity, count(*) FROM souschef_held GROUP BY 1"
-_LANES = "SELECT entity, lane, at_ms, key FROM souschef_order"
-_IN_LANES = "SELECT entity, lane, at_ms, key FROM souschef_parked WHERE lane >= 0"
-_TWICE = "SELECT entity, key FROM souschef_held INTERSECT SELECT entity, key FROM souschef_parked"
 _ENDED = (
     "SELECT entity, (SELECT sum(value) FROM json_each(souschef_state.ended)) FROM souschef_state"
 )
@@ -30,7 +25,8 @@ _STAND = (
     "SELECT entity, workflow_uuid, souschef, count(*) FROM instances"
     " WHERE status IN ('complete', 'errored', 'terminated') GROUP BY entity"
 )
-_QUEUED, _AWAKENED = "queued", 0
+_KINDS = {"fresh": 1, "waiting": 2, "paused": 3}
+_QUEUED, _AWAKENED, _FRESH = "queued", 0, 1
 
 
 class Counts:
@@ -45,33 +41,44 @@ class Counts:
         self._rows = rows
         self._promises = promises
 
-    def committed(self, shard: str) -> None:
-        """Look at what a commit of a control shard has left."""
-        state = self._rows(shard, _STATE)
+    def committed(self, shard: str, table: TableRows) -> None:
+        """Look at what a commit of a control shard has left.
+
+        Args:
+            shard: whose commit.
+            table: gives the rows of `kept.COLUMNS`.
+        """
+        state = table("souschef_state")
         if not state:
             return
-        parked: dict[str, Counter[str]] = {}
-        for entity, kind, lane, count in self._rows(shard, _PARKED):
+        parked, held = table("souschef_parked"), table("souschef_held")
+        there: dict[str, list[int]] = {entity: [0, 0, 0, 0, 0] for entity, *_ in state}
+        for entity, kind, lane, *_ in parked:
             if kind == _QUEUED:
-                kind = "awakened" if lane == _AWAKENED else "fresh"
-            parked.setdefault(entity, Counter())[kind] += count
-        held = dict(self._rows(shard, _HELD))
-        for entity, awakened, fresh, waiting, paused, live, partial in state:
-            there = parked.get(entity, Counter())
-            found = [there[kind] for kind in ("awakened", "fresh", "waiting", "paused")]
-            found += [sum(found) + held.get(entity, 0), 0]
-            counted = [awakened, fresh, waiting, paused, live, partial]
+                place = _AWAKENED if lane == _AWAKENED else _FRESH
+            else:
+                place = _KINDS.get(kind, -1)
+            if place >= 0 and entity in there:
+                there[entity][place] += 1
+        holders = Counter([row[0] for row in held])
+        for entity, *counted in state:
+            found = there[entity][:4]
+            found += [sum(found) + holders[entity], 0]
             self._promises.hold(
                 "a SousChef's counts are its rows",
                 counted == found,
-                f"{entity}: awakened, fresh, waiting, paused, live, partial: {counted} are counted",
-                f"and {found} are there",
+                *(entity, "awakened, fresh, waiting, paused, live, partial:"),
+                *(counted, "are counted and", found, "are there"),
             )
-        lanes, in_lanes = set(self._rows(shard, _LANES)), set(self._rows(shard, _IN_LANES))
+        lanes = set(table("souschef_order"))
+        in_lanes = {(row[0], *row[2:5]) for row in parked if row[2] >= 0}
+        twice = {row[:2] for row in held} & {(row[0], row[4]) for row in parked}
         self._promises.hold(
             "whoever is in a lane is there once",
-            lanes == in_lanes and not self._rows(shard, _TWICE),
-            f"{shard}: {sorted(lanes ^ in_lanes)} {self._rows(shard, _TWICE)}",
+            lanes == in_lanes and not twice,
+            shard,
+            sorted(lanes ^ in_lanes),
+            twice,
         )
 
     # --- what has ended ---------------------------------------------------------------------

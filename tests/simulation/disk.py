@@ -19,6 +19,7 @@ from toque.runtime.ids import old_key
 
 from .codecs import HEAD, SEALED_ACCOUNT
 from .counts import Counts
+from .kept import Changed, Kept, TableRows, touches
 from .promises import Promises
 from .queues import Queues
 
@@ -53,7 +54,8 @@ class Disk:
         self.calm_since_s = math.inf
         self.running_max = 0
         self.counts = Counts(self.rows, promises)
-        self.queues = Queues(self.rows, promises)
+        self.queues = Queues(promises)
+        self._kept = Kept(self.rows)
 
     def rows(self, shard: str, sql: str) -> list[Any]:
         """Committed rows; none if the table is not there yet."""
@@ -86,14 +88,20 @@ class Disk:
 
     # --- after each commit ------------------------------------------------------------------
 
-    def committed(self, shard: str, now_s: float) -> None:
-        """Look at what a commit has changed."""
+    def committed(self, shard: str, now_s: float, changed: Changed = None) -> None:
+        """Look at what a commit has changed, in which tables."""
         if shard.startswith("d"):
-            self._engines(shard, now_s)
-        else:
-            self._leases_of(shard, now_s)
-            self.counts.committed(shard)
-            self.queues.committed(shard)
+            if touches(changed, "instances"):
+                self._engines(shard, now_s)
+            return
+        table = self._kept.changed(shard, changed)
+        if touches(changed, "souschef_state", "account_old_planes"):
+            self._targets_on_v1(shard)
+        if touches(changed, "gatekeeper_limits", "gatekeeper_leases"):
+            self._leases_of(shard, table, now_s)
+        if touches(changed, *_SOUSCHEF):
+            self.counts.committed(shard, table)
+            self.queues.committed(shard, table)
 
     def told(self, request: CycleRequest) -> None:
         """A SousChef tells its Gatekeeper how many slots it holds."""
@@ -205,26 +213,20 @@ class Disk:
             for entity in sorted(found):
                 self._check_holders(entity.split("/", 1)[0])
 
-    def _leases_of(self, shard: str, now_s: float) -> None:
-        self._targets_on_v1(shard)
+    def _leases_of(self, shard: str, table: TableRows, now_s: float) -> None:
         before = dict(self.limits)
-        for account, limit in self.rows(
-            shard, "SELECT entity, running_max FROM gatekeeper_limits WHERE workflow = ''"
-        ):
+        for account, workflow, limit in table("gatekeeper_limits"):
+            if workflow:
+                self._workflow_limits[workflow] = limit
+                continue
             if limit < self.limit(account):
                 self._lowered_s[account] = now_s
             elif limit > self.limit(account):
                 self._lowered_s.pop(account, None)
             self.limits[account] = limit
             self._caps[account] = max(self.cap(account), limit)
-        for workflow, limit in self.rows(
-            shard, "SELECT workflow, running_max FROM gatekeeper_limits WHERE workflow != ''"
-        ):
-            self._workflow_limits[workflow] = limit
         ledgers: dict[str, dict[str, int]] = {}
-        for account, souschef, ledger, incarnation, seq in self.rows(
-            shard, "SELECT entity, souschef, ledger, incarnation, seq FROM gatekeeper_leases"
-        ):
+        for account, souschef, ledger, incarnation, seq in table("gatekeeper_leases"):
             ledgers.setdefault(account, {})[souschef] = ledger
             self._calls[souschef] = (incarnation, seq)
             self._ledger_shards[account] = shard
@@ -317,6 +319,8 @@ class Disk:
 
     def check_quiet(self, shards: list[str]) -> None:
         """Everything has ended: nothing is held, owed or due any more."""
+        if unseen := self._kept.unseen():
+            raise RuntimeError(f"changed while nobody looked: {unseen}")
         left = self.left_overs(shards)
         self._promises.hold("nothing is left when all has ended", not left, *left)
 
@@ -327,6 +331,7 @@ def souschef_of(key: str, uuid: str, number: int) -> str:
     return old_key(account) if number < 0 else f"{account}/{uuid}/{number}"
 
 
+_SOUSCHEF = ("souschef_state", "souschef_parked", "souschef_held", "souschef_order")
 _ON_V1 = (
     "SELECT entity, plane, target FROM souschef_state JOIN account_old_planes USING (entity)"
     " WHERE plane != 'v2'"

@@ -299,7 +299,7 @@ def run_seed(
     finally:
         report.virtual_s = world.loop.time()
         report.digest, report.events = world.trace.digest(), world.trace.events
-        report.tail = world.tail or world.trace.tail()
+        report.tail = world.tail or (world.trace.tail() if report.broken else [])
         report.instances = len(world.claims.acknowledged)
         report.bodies = len(world.bodies.executions)
         report.running_max = world.disk.running_max

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ class SimStore(SqliteStore):
     Attributes:
         fate: asked before each commit: `go`, `died` (nothing happens any more), or `fails, kept`
             and `fails, lost` (the disk reports a failure, after or before the fact).
-        has_committed: the commit is on disk.
+        has_committed: told which tables a commit has changed that is on disk.
     """
 
     outcome = "lost"
@@ -30,7 +30,7 @@ class SimStore(SqliteStore):
     tear_at = 0.5
     """How much of a commit that is torn is in the log."""
     fate: Callable[[], str] = staticmethod(lambda: "go")
-    has_committed: Callable[[], None] = staticmethod(lambda: None)
+    has_committed: Callable[[Collection[str]], None] = staticmethod(lambda tables: None)
 
     def _commit_inline(self, batch: Batch) -> None:
         fate = self.fate()
@@ -43,7 +43,7 @@ class SimStore(SqliteStore):
             self._break(StoreFailed("the disk failed, as the simulation decided."))
 
     def _committed(self, batch: Batch, failures: Failures) -> None:
-        self.has_committed()
+        self.has_committed(batch.tables)
         super()._committed(batch, failures)
 
     def limit_batch(self, rows: int) -> None:

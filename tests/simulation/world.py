@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,7 +55,8 @@ class WatchedLoop(VirtualTimeLoop):
         self.turns = 0
         super().jump(seconds)
 
-    def _process_events(self, event_list: list[Any]) -> None:
+    def turned(self) -> None:
+        """A turn in which no time has passed."""
         self.turns += 1
         if self.turns > TURNS_MAX:
             told = f"the loop turned {TURNS_MAX} times at {self.time():.3f} s"
@@ -137,7 +138,7 @@ class World(Mischief):
         process = SimProcess(f"{shard}.{site.lives}", self.loop, self._on_error)
         owner = build_owner(self, site, process)
         owner.store.fate = lambda: self._fate(owner)
-        owner.store.has_committed = lambda: self.committed(owner)
+        owner.store.has_committed = lambda tables: self.committed(owner, tables)
         site.owner = owner
         if self.batch_rows_max:
             owner.store.limit_batch(self.batch_rows_max)
@@ -207,14 +208,14 @@ class World(Mischief):
         self.crash(owner.shard, outcome, down_s)
         return "died"
 
-    def committed(self, owner: Owner) -> None:
+    def committed(self, owner: Owner, tables: Collection[str]) -> None:
         """A commit is on disk and nobody knows yet."""
         if owner.fenced:
             self.promises.hold(
                 "a fenced owner does not commit", False, owner.process.name, "has committed"
             )
         self.trace.note("commit", owner.process.name, owner.store.durable_seq + 1)
-        self.disk.committed(owner.shard, self.loop.time())
+        self.disk.committed(owner.shard, self.loop.time(), tables)
 
     def crash(self, shard: str, outcome: str, down_s: float) -> None:
         """The owner dies now; the commit under way is lost or kept. Comes back after a while."""
