@@ -87,8 +87,6 @@ TRANSITIONS: dict[State, State] = {
 ABORTABLE = frozenset({State.PLANNED, State.FROZEN, State.ADOPTED, State.ROUTED})
 HOLDS = frozenset({State.PLANNED, State.ROUTED, State.HEALED, State.DRAINED})
 """Where a pause holds."""
-HURRIES = frozenset({State.FROZEN, State.ADOPTED, State.ABORTING})
-"""Where the account waits, so that no alarm is waited for: a clock may have been set back."""
 FINISHED = frozenset({State.RETIRED, State.ABORTED})
 _LOOKS_MS: dict[Act, tuple[int, int]] = {
     Act.DRAIN: (limits.MIGRATION_LOOK_MS, limits.MIGRATION_LOOK_MAX_MS),

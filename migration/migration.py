@@ -25,7 +25,6 @@ from ..runtime.ids import EntityRef
 from ..runtime.shard_info import SHARD_INFO_KIND
 from ..runtime.tables import Table
 from .cutover import (
-    HURRIES,
     Act,
     Cutover,
     Outcome,
@@ -172,10 +171,13 @@ class Migration(DurableObject):
         self._arm(now_ms)
 
     async def status(self) -> MigrationStatus:
-        """How it stands. Whoever looks has it go on where nothing is to be waited for."""
-        cutover = self._cutover()
-        if cutover is not None and cutover.state in HURRIES:
-            self._arm(self.ctx.clock.now_ms())
+        """How it stands. Whoever looks has it look too, whenever its alarm is due.
+
+        So what is shown is late by a moment only, and a clock that was set back holds nothing.
+        """
+        cutover, now_ms = self._cutover(), self.ctx.clock.now_ms()
+        if cutover is not None and act_of(cutover, now_ms) is not None:
+            self._arm(now_ms)
         old = await self._status_of_old()
         return self._shown(old)
 

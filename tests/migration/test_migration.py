@@ -138,6 +138,21 @@ async def test_a_clock_that_is_set_back_holds_no_account(tmp_path: Path, state: 
         assert found.plane == "v2"
 
 
+async def test_who_looks_is_shown_what_is(tmp_path: Path) -> None:
+    """By itself it looks the more seldom the longer it takes: then once a minute, or an hour."""
+    async with rig_at(tmp_path, retention_ms=1_000) as rig:
+        await rig.create("waits", "ask")
+        await me(rig, "start", "r1", 0)
+        await until(rig, "healed")
+        await asyncio.sleep(3_600)
+        ref = EntityRef("Engine", rig.key("waits", "ask"))
+        await rig.call(int, ref, "send_event", "answer", b"1", "e1")
+        began_s = rig.loop.time()
+        while (found := await me(rig, "status")).state != "drained":
+            assert rig.loop.time() < began_s + 5, found
+            await asyncio.sleep(0.5)
+
+
 async def test_it_holds_where_it_may_and_goes_on(tmp_path: Path) -> None:
     async with rig_at(tmp_path, lost_births=3) as rig:
         await fill(rig, 4)
