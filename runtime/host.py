@@ -219,6 +219,7 @@ class Host:
 
     def _owner_failed(self, owner: Any, error: BaseException) -> None:
         """What the entity wrote can't be stored: what it holds in memory is not true any more."""
+        self.outbox.forget(owner)
         activation = self._live.get(owner)
         if activation is not None:
             self.reset(activation, error)

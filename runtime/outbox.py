@@ -123,6 +123,31 @@ class Outbox:
         self._waiting.setdefault(dest, deque()).append(message)
         self._count[message.owner] = self._count.get(message.owner, 0) + 1
 
+    def forget(self, sender: object) -> None:
+        """What an entity wrote last could not be stored: its messages without a row are none."""
+        if sender not in self._count:
+            return
+        for dest, queue in list(self._waiting.items()):
+            lost = [
+                message
+                for message in queue
+                if message.owner == sender and self._store.get(OUTBOX, message.row[:5]) is None
+            ]
+            for message in lost:
+                queue.remove(message)
+                self._forget_one(message)
+            if not queue:
+                del self._waiting[dest]
+            elif lost:
+                self._later(dest)  # others' may have waited behind
+
+    def _forget_one(self, message: _Message) -> None:
+        left = self._count[message.owner] - 1
+        if left:
+            self._count[message.owner] = left
+        else:
+            del self._count[message.owner]
+
     def release(self, dest: EntityRef) -> None:
         """The messages written so far are durable: send them."""
         self._pump(dest)
@@ -156,12 +181,9 @@ class Outbox:
         fault_points.reach("outbox.delete")
         queue = self._waiting[dest]
         queue.popleft()
-        self._store.delete(message.owner, OUTBOX, message.row[:5])
-        left = self._count.get(message.owner, 1) - 1
-        if left:
-            self._count[message.owner] = left
-        else:
-            self._count.pop(message.owner, None)
+        # in nobody's name: were it to fall with a bad row of the sender's, it would stay for ever
+        self._store.delete(self, OUTBOX, message.row[:5])
+        self._forget_one(message)
         if queue:
             self._pump(dest)
         else:

@@ -17,12 +17,14 @@ from toque.runtime.errors import (
     CallCycle,
     InvalidArgument,
     Overloaded,
+    StoreFailed,
     ToqueError,
     UnknownMethod,
 )
 from toque.runtime.host import Followed, HostFaults
 from toque.runtime.ids import EntityRef
 from toque.runtime.memory import resident_bytes
+from toque.runtime.outbox import OUTBOX
 from toque.runtime.simloop import VirtualTimeLoop
 from toque.runtime.storage import KV
 from toque.runtime.sweeper import Sweeper
@@ -98,6 +100,12 @@ class Counter(DurableObject):
     def pass_on_badly(self, key: str) -> None:
         self.ctx.tell(EntityRef("Counter", key), "add", "no number")
         self.ctx.tell(EntityRef("Counter", key), "add", 1)
+
+    def spoil(self, key: str = "") -> None:
+        """Write what no column takes, and perhaps tell somebody."""
+        if key:
+            self.ctx.tell(EntityRef("Counter", key), "add", 100)
+        self.ctx.put(KV, (*self.ctx.ref, "bad", 1 << 70))
 
     def in_background(self, key: str) -> None:
         async def work() -> None:
@@ -508,6 +516,36 @@ async def test_a_message_refused_for_good_does_not_block_those_behind_it(tmp_pat
     await asyncio.sleep(1)
     assert await cluster.router.call(ref("b"), "value") == 1
     assert "refused" in caplog.text
+    await cluster.close()
+
+
+async def test_a_message_of_a_commit_that_could_not_be_stored_is_never_sent(tmp_path):
+    cluster = Cluster(tmp_path, CLASSES)
+    calls = [cluster.router.call(ref("a"), "spoil", "b")]
+    calls += [cluster.router.call(ref(sender), "pass_on", "b", 1) for sender in "cd"]
+    spoilt, *fine = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(spoilt, StoreFailed)
+    assert fine == [None, None]
+    await cluster.router.call(ref("a"), "pass_on", "b", 10)
+    await asyncio.sleep(1)
+    assert await cluster.router.call(ref("b"), "value") == 12
+    assert all(host.outbox.waiting == 0 for host in cluster.hosts.values())
+    await cluster.close()
+
+
+async def test_a_message_that_was_taken_goes_though_its_sender_writes_what_cannot_be_stored(
+    tmp_path,
+):
+    cluster = Cluster(tmp_path, CLASSES)
+    await cluster.router.call(ref("a"), "pass_on", "b", 1)
+    calls = []
+    for _ in range(50):  # so that each commit has a bad row of the sender's
+        calls.append(cluster.router.call(ref("a"), "spoil"))
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*calls, return_exceptions=True)
+    await asyncio.sleep(1)
+    assert await cluster.router.call(ref("b"), "value") == 1
+    assert not any(host.store.scan(OUTBOX) for host in cluster.hosts.values())
     await cluster.close()
 
 
