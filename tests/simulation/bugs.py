@@ -62,6 +62,7 @@ def _case(focus: Focus, *expected: str, is_slow: bool = False) -> Case:
 
 _UNDOING = ("undo", "doomed")
 _RESTARTS = on("crash", "all", gap_s=2.0, down_s=3.0)
+_MISTAKES = on(instances=1, often=("mistakes",), work=("mistakes",))
 _MOVES = on(limit=3, instances=4, work=("moving",))
 
 CASES: dict[str, Case] = {
@@ -124,6 +125,23 @@ CASES: dict[str, Case] = {
     "stream_unnamed": _case(_RESTARTS, "a program ends as it must"),
     "no_codec": _case(CALM, "payloads go through the codec", "a program ends as it must"),
     "secret_shown": _case(on(modes=("secret",)), "a sensitive output is shown to nobody"),
+    "unfit_taken": _case(_MISTAKES, "an author's mistake ends as it says"),
+    "divergence_unseen": _case(
+        _MISTAKES,
+        "a run that does not repeat itself begins nothing more",
+        "an author's mistake ends as it says",
+    ),
+    "end_swallowed": _case(
+        _MISTAKES, "what follows a mistake never begins", "attempts have numbers of their own"
+    ),
+    "crashes_forgiven": _case(
+        on("worker", instances=1, often=("mistakes",), work=("mistakes",)),
+        "an acknowledged create ends",
+    ),
+    "lost_run_forgotten": _case(
+        on("worker", gap_s=1.5, modes=("exit",)), "an acknowledged create ends"
+    ),
+    "missing_code_fails": _case(on("code", gap_s=2.0), "a program ends as it must"),
     "outbox_unconfirmed": _case(
         on("loss", "crash", weather=20.0, gap_s=1.0, down_s=2.0, work=("entities",)),
         "an entity's messages arrive once and in order",
@@ -132,6 +150,8 @@ CASES: dict[str, Case] = {
         on("loss", weather=8.0, work=("entities",)),
         "an entity's messages arrive once and in order",
     ),
+    "bad_row_untold": _case(on(work=("entities",)), "a row that can't be stored changes nothing"),
+    "bad_part_kept": _case(on(work=("entities",)), "a row that can't be stored changes nothing"),
     "no_input_gate": _case(on(work=("entities",)), "an entity loses no update"),
     "alarms_lost": _case(
         on("crash", "all", gap_s=2.0, down_s=3.0, work=("entities",)),
@@ -144,6 +164,12 @@ CASES: dict[str, Case] = {
         on(instances=4, work=("contention",)), "slots are shared out", is_slow=True
     ),
     "counts_drift": _case(on(often=("pause",)), "a SousChef's counts are its rows"),
+    "disorder_unmarked": _case(
+        on("cut", gap_s=1.0),
+        "a SousChef's counts are its rows",
+        "whoever is in a lane is there once",
+    ),
+    "seventh_new": _case(on(limit=1, instances=32), "one grant in eight is a new one's"),
     "newest_first": _case(on(limit=1, instances=24), "the oldest of a lane goes first"),
     "new_first": _case(on(limit=1, instances=32), "one grant in eight is a new one's"),
     "calls_too_often": _case(CALM, "one Gatekeeper call per SousChef and period"),

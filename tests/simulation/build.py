@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from toque.api.service import ControlPlane
 from toque.api.shards import Faults, ShardSettings, open_shard
-from toque.engines.code_host import InProcessCodeHost
 from toque.engines.env import EngineFaults
 from toque.engines.workflow import WorkflowDefinition
 from toque.gatekeeper.slots import GatekeeperFaults
@@ -21,8 +20,11 @@ from toque.runtime.simprocess import SimProcess
 
 from .codecs import sealing
 from .entities import Book, Till
+from .grants import Grants
+from .mistakes import mistaken
 from .program import program_entry
 from .stores import SimStore, StoreOfAnyEpoch
+from .workers import code_host
 
 if TYPE_CHECKING:
     from .parts import FrontEnd, Owner, Site
@@ -38,10 +40,10 @@ ASKED: ContextVar[list[EntityRef] | None] = ContextVar("asked", default=None)
 class Hooks:
     """Where the bodies of one process report."""
 
-    def __init__(self, world: World, process: SimProcess) -> None:
+    def __init__(self, world: World, process: SimProcess, owner: Owner | None) -> None:
         self._world = world
         self._process = process
-        self.owner: Owner | None = None
+        self.owner = owner
 
     @property
     def _fenced(self) -> bool:
@@ -52,7 +54,8 @@ class Hooks:
     ) -> int:
         world, name = self._world, self._process.name
         world.bodies.seen(run, [(step_name, token) for step_name, token in seen if token], life)
-        if self.owner is not None and not self._fenced:
+        is_late = world.is_late(self._process)
+        if self.owner is not None and not self._fenced and not is_late:
             world.promises.hold(
                 "user code runs only in a slot",
                 world.disk.is_running(run),
@@ -63,7 +66,7 @@ class Hooks:
             )
         now_s = world.loop.time()
         token = world.bodies.begin(
-            (run, life, step, attempt), name, now_s, once, fenced=self._fenced
+            (run, life, step, attempt), name, now_s, once, fenced=self._fenced, late=is_late
         )
         world.trace.note("body", name, run, step, attempt, "is", token)
         return token
@@ -79,6 +82,14 @@ class Hooks:
         what = "ignores its cancel" if is_deaf else "hangs"
         self._world.faults[f"user code {what}"] += 1
 
+    def exits(self, run: str) -> None:
+        assert self.owner is not None
+        self._world.exit(self.owner, self._process, run)
+
+    def executed(self, run: str) -> int:
+        self._world.executed[run] += 1
+        return self._world.executed[run]
+
     def end(self, token: int) -> None:
         self._world.bodies.end(token, self._world.loop.time())
         self._world.trace.note("body ends", self._process.name, token)
@@ -86,10 +97,15 @@ class Hooks:
 
 def build_owner(world: World, site: Site, process: SimProcess) -> Owner:
     """A new owner of a shard, running."""
-    hooks = Hooks(world, process)
-    entry = program_entry(hooks)
-    definitions = [WorkflowDefinition(name, "Program", entry, "v1") for name in WORKFLOWS]
     owner = world.new_owner(site.name, process)
+    own = Hooks(world, process, None)
+
+    def definitions(where: SimProcess) -> list[WorkflowDefinition]:
+        hooks = own if where is process else Hooks(world, where, owner)
+        entry = program_entry(hooks)
+        programs = [WorkflowDefinition(name, "Program", entry, "v1") for name in WORKFLOWS]
+        return [*programs, mistaken(hooks)]
+
     opened = process.enter(
         lambda: open_shard(
             site.name,
@@ -99,16 +115,18 @@ def build_owner(world: World, site: Site, process: SimProcess) -> Owner:
             clock=owner.clock,
             entropy=world.entropy(f"owner {process.name}"),
             links=world.network.links_of(process),
-            code_host=InProcessCodeHost(process, definitions, inline=True),
+            code_host=code_host(world, owner, definitions),
             on_broken=lambda error: world.broken(owner, error),
         )
     )
     assert isinstance(opened.store, SimStore)
     owner.take(opened, opened.store)
-    hooks.owner = owner
+    own.owner = owner
     if opened._blobs is not None:
         blobs = opened._blobs.blobs
         blobs.age_ms = _ages(world, blobs)  # type: ignore[method-assign]
+    else:
+        Grants(owner, world.promises)
     _watch_calls(world, owner)
     world.network.serve(site.name, process, opened.server)
     return owner

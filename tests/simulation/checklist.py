@@ -31,6 +31,7 @@ PROMISES: dict[int, Promise] = {
             "an entity forgets nothing that it told",
             "an entity loses no update",
             "a transaction takes what is there",
+            "a row that can't be stored changes nothing",
             "a failed store ends its owner at once",
             "payloads go through the codec",
             "a sensitive output is shown to nobody",
@@ -48,6 +49,7 @@ PROMISES: dict[int, Promise] = {
             "a move comes to its end",
             "every instance of V1 has an Engine",
             "a move that was taken back was never there",
+            "an author's mistake ends as it says",
         ),
     ),
     3: Promise(
@@ -73,6 +75,8 @@ PROMISES: dict[int, Promise] = {
             "a sleep is never short",
             "what is shielded is done though the run is cancelled",
             "a cancelled run cleans up",
+            "what follows a mistake never begins",
+            "a run that does not repeat itself begins nothing more",
         ),
     ),
     4: Promise(

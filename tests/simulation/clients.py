@@ -17,6 +17,7 @@ from toque.engines.failures import StepNotFound, StepUndone
 from toque.engines.ports import ENGINE_KIND
 from toque.engines.views import InstanceView
 from toque.gatekeeper.messages import ACCOUNT_KIND, GATEKEEPER_KIND
+from toque.gatekeeper.refusals import QueueFull
 from toque.runtime.codec import decode_json, encode_json
 from toque.runtime.errors import (
     InstanceAlreadyExists,
@@ -35,7 +36,9 @@ from .promises import FINAL, Claim
 from .verdict import Errand
 from .world import World
 
-_WEATHER = (SystemFault, FrontEndDied)
+_WEATHER = (SystemFault, FrontEndDied, QueueFull)
+"""A queue is never full here: but front ends that died, and whose reports come once more, hold room
+for some seconds."""
 _OF_ACCOUNT = frozenset({ACCOUNT_KIND, ACCOUNT_OLD_KIND, GATEKEEPER_KIND})
 PAGE = 10
 
@@ -104,10 +107,12 @@ class Clients:
 
     # --- deploys and settings ---------------------------------------------------------------
 
-    async def deploy(self, account: str, workflow: str, version: str = "v1") -> None:
+    async def deploy(
+        self, account: str, workflow: str, version: str = "v1", class_name: str = "Program"
+    ) -> None:
         """Register a workflow, or another version of it."""
         ref = EntityRef(ACCOUNT_KIND, account)
-        of = (workflow, "Program", "simulation", version)
+        of = (workflow, class_name, "simulation", version)
 
         async def work(front: FrontEnd) -> None:
             await front.router.call(ref, "put_workflow", *of)

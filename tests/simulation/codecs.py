@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from toque.engines.codec_names import codecs_of
 from toque.runtime.payload_codec import Codecs
 
 SEALED_ACCOUNT = "acme"
@@ -24,5 +25,5 @@ class Flip:
 
 
 def sealing() -> Codecs:
-    """The codecs of all accounts."""
-    return Codecs({SEALED_ACCOUNT: Flip()})
+    """The codecs of all accounts, by their names, so that workers find them too."""
+    return codecs_of({SEALED_ACCOUNT: f"{__name__}:Flip"})

@@ -110,13 +110,19 @@ class Disk:
 
     def is_running(self, run: str) -> bool:
         """Whether the instance of a run (`account/workflow/id#create`) runs, by its row."""
-        account, _, rest = run.split("/", 2)
-        instance_id = rest.rsplit("#", 1)[0]
+        account, id = _whose(run)
         return any(
-            key.startswith(f"{account}/") and key.split("/", 2)[2] == instance_id
+            key.startswith(account) and key.split("/", 2)[2] == id
             for running in self._running.values()
             for key in running
         )
+
+    def key_of(self, shard: str, run: str) -> str | None:
+        """The key of the instance of a run, whether or not it runs."""
+        rows = self.rows(shard, "SELECT entity FROM instances ORDER BY entity")
+        account, id = _whose(run)
+        found = (key for (key,) in rows if key.startswith(account) and key.split("/", 2)[2] == id)
+        return next(found, None)
 
     def _engines(self, shard: str, now_s: float) -> None:
         rows = self.rows(
@@ -325,6 +331,12 @@ class Disk:
         self._promises.hold("nothing is left when all has ended", not left, *left)
 
 
+def _whose(run: str) -> tuple[str, str]:
+    """How keys of a run's account begin, and the instance's id (`account/workflow/id#create`)."""
+    account, _, rest = run.split("/", 2)
+    return f"{account}/", rest.rsplit("#", 1)[0]
+
+
 def souschef_of(key: str, uuid: str, number: int) -> str:
     """The key of the SousChef that an instance (`account/uuid/id`) reports to."""
     account = key.split("/", 1)[0]
@@ -344,6 +356,7 @@ _LEFT_OVERS = (
     ("slots held", "SELECT entity, key FROM souschef_held"),
     ("instances parked at a SousChef", "SELECT entity, key, state FROM souschef_parked"),
     ("SousChefs that count live ones", "SELECT entity, live FROM souschef_state WHERE live > 0"),
+    ("SousChefs in disorder", "SELECT entity FROM souschef_state WHERE partial"),
     ("leases", "SELECT souschef, target, ledger FROM gatekeeper_leases WHERE ledger > 0"),
     ("alarms of users' entities", "SELECT key, due_ms FROM alarms WHERE kind = 'Till'"),
     (

@@ -1,21 +1,29 @@
 """Users' own entities, as an author would write them: storage, an alarm, the outbox, calls.
 
 A `Till` takes payments and tells a `Book` of each, through the outbox. It has no locks: whatever it
-reads and writes in one event nobody else changes between. A `Book` notes what it is told.
+reads and writes in one event nobody else changes between. A `Book` notes what it is told. Tills
+have tables, too, with a row that all share, and may write what no table takes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from toque.runtime.entity import AlarmInfo, DurableObject
 from toque.runtime.ids import EntityRef
+from toque.runtime.tables import Table
 
 RING_AFTER_MS = 1_500
+SHARED = Table("till_shared", (("scope", "TEXT"), ("total", "INTEGER")), key_size=1)
+BAD = Table("till_bad", (("till", "TEXT"), ("number", "INTEGER")), key_size=1)
+TOO_MUCH = 1 << 70
+"""No column takes it."""
 
 
 class Till(DurableObject):
     """Takes payments; each request counts once."""
+
+    TABLES: ClassVar[tuple[Table, ...]] = (SHARED, BAD)
 
     async def pay(self, request: str, amount: int, book: str) -> list[int]:
         """Take a payment; gives its number and the sum up to it, the same for the same request.
@@ -34,7 +42,21 @@ class Till(DurableObject):
         if book:
             self.ctx.tell(EntityRef(Book.KIND, book), "note", self.ctx.ref.key, number, amount)
         self.ctx.set_alarm(self.ctx.clock.now_ms() + RING_AFTER_MS)
+        if amount % 2:  # who writes the same row in one commit shares what becomes of it
+            self.ctx.put(SHARED, ("all", total))
         return [number, total]
+
+    async def spoil(self, request: str) -> None:
+        """Write a row that can't be stored, among others that can."""
+        await self.ctx.storage.put("spoilt", request)
+        self.ctx.put(SHARED, ("all", -1))
+        self.ctx.put(BAD, (self.ctx.ref.key, TOO_MUCH))
+
+    async def spoilt(self) -> Any:
+        """What is left of that: nothing."""
+        shared = self.ctx.get(SHARED, ("all",))
+        bad = self.ctx.get(BAD, (self.ctx.ref.key,))
+        return [await self.ctx.storage.get("spoilt"), shared and shared[1], bad]
 
     async def read(self) -> list[int]:
         """Number of payments, their sum, and the number at which the alarm rang last."""

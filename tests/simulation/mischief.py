@@ -6,17 +6,24 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+from toque.engines.ports import SOUSCHEF_KIND
 from toque.runtime.entropy import Entropy
 from toque.runtime.errors import EntityReset, Overloaded
 from toque.runtime.ids import EntityRef, Placement
+from toque.runtime.notes import Blame
 from toque.runtime.simprocess import SimProcess
 
+from .disk import Disk
 from .entities import Till
 from .parts import FrontEnd, Owner, Site
 from .trace import Trace
+from .workers import SimWorkerHost, Workers
 
 if TYPE_CHECKING:
     from .world import WatchedLoop
+
+
+_FULL_S = 0.5
 
 
 class Mischief:
@@ -27,6 +34,9 @@ class Mischief:
     faults: Counter[str]
     loop: WatchedLoop
     placement: Placement
+    disk: Disk
+    missing: dict[tuple[str, str], float]
+    workers: Workers | None
     _commit_times: Entropy
 
     def boot(self, shard: str) -> Owner:
@@ -139,6 +149,19 @@ class Mischief:
         """Whether the disk of a shard is full."""
         return self.loop.time() < site.full_until_s - 0.001
 
+    def cut_short(self, shard: str, writes: int) -> None:
+        """The next event of a SousChef that writes more is cut short: its store is full."""
+        owner = self.sites[shard].owner
+        if owner is None or owner.process.paused or owner.store.broken is not None:
+            return
+
+        def told(ref: EntityRef) -> None:
+            self.faults["a SousChef's event is cut short"] += 1
+            self.trace.note("cut short", ref)
+            self.loop.call_later(_FULL_S, owner.store.has_room_again)  # if there is no commit
+
+        owner.store.cut_short(SOUSCHEF_KIND, writes, told)
+
     # --- load ---------------------------------------------------------------------------------
 
     def flood(self, front: FrontEnd, shard: str, calls: int) -> None:
@@ -169,9 +192,66 @@ class Mischief:
             return
         self.faults["user code blocks"] += 1
         self.trace.note("block", process.name, f"{lasts_s:.3f}")
+        self._hold(process, lasts_s)
+
+    def _hold(self, process: SimProcess, lasts_s: float) -> None:
+        if self.workers is not None and all(
+            site.owner is None or site.owner.process is not process for site in self.sites.values()
+        ):
+            self.workers.late.add(process.name)
         process.pause()
         self.loop.call_later(lasts_s, self._unblock, process)
+
+    def is_late(self, process: SimProcess) -> bool:
+        """Whether a worker has hung, so that it does late what it was told."""
+        return self.workers is not None and process.name in self.workers.late
 
     def _unblock(self, process: SimProcess) -> None:
         if process.paused and not process.dead:
             process.resume()
+
+    # --- code and workers ---------------------------------------------------------------------
+
+    def lose_code(self, shard: str, workflow: str, lasts_s: float) -> None:
+        """The code of a workflow can't be had on a shard for a while."""
+        self.missing[shard, workflow] = self.loop.time() + lasts_s
+        self.trace.note("code is gone", shard, workflow, f"{lasts_s:.3f}")
+
+    def lacks_code(self, shard: str, workflow: str) -> bool:
+        """Whether that is so now."""
+        return self.loop.time() < self.missing.get((shard, workflow), 0.0)
+
+    def end_worker(self, shard: str) -> None:
+        """A worker of a shard ends, from outside."""
+        if (host := self._any_worker(shard)) is not None:
+            host.die([], "it was killed")
+
+    def hang_worker(self, shard: str, lasts_s: float) -> None:
+        """A worker of a shard hangs for a while, or until its shard has had enough of it."""
+        host = self._any_worker(shard)
+        if host is not None and host.sim is not None and not host.sim.paused:
+            self.faults["a worker hangs"] += 1
+            self.trace.note("hang", host.sim.name)
+            self._hold(host.sim, lasts_s)
+
+    def _any_worker(self, shard: str) -> SimWorkerHost | None:
+        alive = [] if self.workers is None else self.workers.alive(shard)
+        return alive[self._commit_times.randrange(len(alive))] if alive else None
+
+    def exit(self, owner: Owner, process: SimProcess, run: str) -> None:
+        """User code of a run ends the process that it is in, and leaves a note of who it was."""
+        self.faults["user code exits"] += 1
+        self.trace.note("exit", process.name, run)
+        key = self.disk.key_of(owner.shard, run)
+        blamed = [] if key is None else [Blame(key, on_loop=True)]
+        self.loop.call_soon(self._exited, owner, process, blamed)
+
+    def _exited(self, owner: Owner, process: SimProcess, blamed: list[Blame]) -> None:
+        assert self.workers is not None
+        if process is not owner.process:
+            for host in self.workers.alive(owner.shard):
+                if host.sim is process:
+                    host.die(blamed, "it exited")
+        elif self.sites[owner.shard].owner is owner:
+            self.workers.blamed[owner.shard] = blamed
+            self.crash(owner.shard, "lost", 1.0 + self._commit_times.random() * 2)

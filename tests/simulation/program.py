@@ -17,7 +17,7 @@ attempt outlives its time-out, and its result comes after the second began); `on
 `overdue` (fails until its deadline); `secret` (its output is shown to nobody); `undo` (it has a
 rollback, whose first n attempts fail); `broken` (as `refuse`, and it has a rollback); `block` (its
 body holds the loop of its shard); `hang` and `deaf` (the first attempt never ends; `deaf` goes on
-though it is cancelled).
+though it is cancelled); `exit` (the first attempt ends its process).
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ class BodyHooks(Protocol):
 
     def hangs(self, is_deaf: bool) -> None:
         """A body does not end; one that is deaf not even if it is cancelled."""
+
+    def exits(self, run: str) -> None:
+        """User code of that run ends its process."""
 
 
 def program_entry(hooks: BodyHooks) -> Callable[[Any, Any], Coroutine[Any, Any, Any]]:
@@ -121,6 +124,9 @@ class _Runner:
                 hooks.holds(2 * ms / 1000)
             if mode in ("hang", "deaf") and attempt == 1:
                 await _hang(hooks, mode == "deaf")
+            if mode == "exit" and attempt == 1:
+                hooks.exits(run)
+                await asyncio.sleep(3_600)
             try:
                 await asyncio.sleep(_length_ms(mode, attempt, ms) / 1000)
             except asyncio.CancelledError:

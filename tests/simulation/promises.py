@@ -111,16 +111,18 @@ class Bodies:
         once: bool,
         *,
         fenced: bool = False,
+        late: bool = False,
     ) -> int:
         """A body starts; gives its token, which is its result.
 
         A process that hung after an attempt was made durable, and wakes when another owner has
-        repeated it, begins that attempt late: no check on its side can be quick enough.
+        repeated it, begins that attempt late: no check on its side can be quick enough. So does a
+        worker that has hung (`late`), though nobody else can have repeated it before that.
         """
         run, life, step_name, attempt = execution_of
         step = self._steps.setdefault((run, life, step_name), _Step())
         known = [e.attempt for e in step.executions]
-        if not fenced:
+        if not fenced and not (late and life in self.lives_of(run)[:-1]):
             self._lived(run, life, step_name)
         self._promises.hold(
             "recorded step never runs again",

@@ -1,15 +1,12 @@
 """In which order a SousChef gives its slots, read off its rows after every commit.
 
 Whoever was queued before a commit and may use a slot after it was chosen in that commit; whoever is
-queued still was not.
+queued still was not. What happens between two commits see `grants`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
-
-from toque.runtime.limits import OLDEST_NEW_EVERY
 
 from .kept import TableRows
 from .promises import Promises
@@ -31,8 +28,6 @@ class Queues:
         self._promises = promises
         self._parked: dict[str, list[Any]] = {}
         self._held: dict[str, set[tuple[Any, ...]]] = {}
-        self._granted: Counter[str] = Counter()
-        self._granted_new: Counter[str] = Counter()
 
     def committed(self, shard: str, table: TableRows) -> None:
         """Look at what a commit of a control shard has changed.
@@ -59,7 +54,7 @@ class Queues:
             if row in left:
                 stay.setdefault(entity, set()).add(row[2:])
         for entity, chosen in granted.items():
-            self._chosen(entity, chosen, stay.get(entity, set()))
+            self._chosen(entity, chosen, stay.get(entity, set()) - chosen)
 
     def _chosen(self, entity: str, granted: set[_Place], left: set[_Place]) -> None:
         for lane in (_AWAKENED, _FRESH):
@@ -71,12 +66,3 @@ class Queues:
                     newest < oldest,
                     f"{entity}: {newest} was granted and {oldest} was not",
                 )
-        # Who is queued and chosen in one commit is not seen, so twice as many may seem to be new.
-        self._granted[entity] += len(granted)
-        if any(p[0] == _AWAKENED for p in left):
-            self._granted_new[entity] += sum(p[0] == _FRESH for p in granted)
-            self._promises.hold(
-                "one grant in eight is a new one's",
-                self._granted_new[entity] <= 2 + self._granted[entity] // (OLDEST_NEW_EVERY // 2),
-                f"{entity}: {self._granted_new[entity]} of {self._granted[entity]} were new",
-            )

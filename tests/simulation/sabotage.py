@@ -23,6 +23,7 @@ from toque.engines.shield import Shield
 from toque.runtime.codec import NULL
 from toque.runtime.payload_codec import Seal
 
+from .sabotage_code import CODE_BUGS
 from .sabotage_control import CONTROL_BUGS
 from .sabotage_moving import MOVING_BUGS
 
@@ -218,6 +219,7 @@ BUGS: dict[str, tuple[Callable[[], Bug], ...]] = {
     "result_unwritten": (_result_unwritten,),
     "tombstone_forgotten": (_tombstone_forgotten,),
     "request_forgotten": (_request_forgotten,),
+    **CODE_BUGS,
     **CONTROL_BUGS,
     **MOVING_BUGS,
 }

@@ -17,6 +17,7 @@ from toque.runtime.alarms import AlarmDriver
 from toque.runtime.gates import InputGate
 from toque.runtime.ids import engine_key
 from toque.runtime.outbox import INBOX, Outbox
+from toque.runtime.writer_sqlite import Writer
 from toque.souschef.lane import Entry, Lane
 from toque.souschef.pacing import Pacer
 from toque.souschef.roster import Roster
@@ -48,6 +49,31 @@ def _outbox_twice() -> Bug:
         return None if table is INBOX else get(self, table, key)
 
     return Activation, "get", forgetful
+
+
+def _bad_row_untold() -> Bug:
+    """That a row could not be stored is told to nobody."""
+    commit = Writer._commit_parts
+
+    def silent(self: Any, batch: Any) -> Any:
+        commit(self, batch)
+        return {}
+
+    return Writer, "_commit_parts", silent
+
+
+def _bad_part_kept() -> Bug:
+    """What an owner wrote beside a row that could not be stored is stored."""
+    write = Writer._write_part
+
+    def kept(self: Any, writes: Any) -> Any:
+        error = write(self, writes)
+        if error is not None:
+            self._cursor.execute("RELEASE part")
+            self._cursor.execute("SAVEPOINT part")
+        return error
+
+    return Writer, "_write_part", kept
 
 
 def _no_input_gate() -> Bug:
@@ -90,6 +116,12 @@ def _counts_drift() -> Bug:
     return Roster, "_count", drifting
 
 
+def _disorder_unmarked() -> Bug:
+    """A SousChef does not note that an event is under way."""
+    write = Roster._write
+    return Roster, "_write", lambda self, partial: write(self, 0)
+
+
 def _newest_first() -> Bug:
     """A lane gives its newest entry."""
 
@@ -107,6 +139,20 @@ def _new_first() -> Bug:
 
     def lane(self: Any) -> Any:
         return next((lane for lane in (self.fresh, self.awakened) if lane.count), None)
+
+    return Roster, "_next_lane", lane
+
+
+def _seventh_new() -> Bug:
+    """Of the choices between both lanes each seventh, not each eighth, is of a new instance."""
+
+    def lane(self: Any) -> Any:
+        if not self.awakened.count or not self.fresh.count:
+            return (
+                self.awakened if self.awakened.count else self.fresh if self.fresh.count else None
+            )
+        self._streak += 1
+        return self.awakened if self._streak % 7 else self.fresh
 
     return Roster, "_next_lane", lane
 
@@ -186,13 +232,17 @@ def _nonsense_taken() -> Bug:
 CONTROL_BUGS: dict[str, tuple[Callable[[], Bug], ...]] = {
     "outbox_unconfirmed": (_outbox_unconfirmed,),
     "outbox_twice": (_outbox_twice,),
+    "bad_row_untold": (_bad_row_untold,),
+    "bad_part_kept": (_bad_part_kept,),
     "no_input_gate": (_no_input_gate,),
     "alarms_lost": (_alarms_lost,),
     "lease_lowered_early": (_lease_lowered_early,),
     "first_takes_all": (_first_takes_all,),
     "counts_drift": (_counts_drift,),
+    "disorder_unmarked": (_disorder_unmarked,),
     "newest_first": (_newest_first,),
     "new_first": (_new_first,),
+    "seventh_new": (_seventh_new,),
     "calls_too_often": (_calls_too_often,),
     "c_exceeded": (_c_exceeded,),
     "wall_broken": (_account_ignored, _key_of_first(service), _key_of_first(changes)),

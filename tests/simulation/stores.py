@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from toque.runtime import limits
-from toque.runtime.errors import Fenced, StoreFailed
+from toque.runtime.errors import Fenced, Overloaded, StoreFailed
 from toque.runtime.group_commit import Batch, Failures
+from toque.runtime.ids import EntityRef
 from toque.runtime.store_sqlite import SqliteStore
 from toque.runtime.writer_sqlite import Writer
 
@@ -31,6 +32,8 @@ class SimStore(SqliteStore):
     """How much of a commit that is torn is in the log."""
     fate: Callable[[], str] = staticmethod(lambda: "go")
     has_committed: Callable[[Collection[str]], None] = staticmethod(lambda tables: None)
+    _plain: tuple[Any, Any] | None = None
+    _cut: list[int] | None = None
 
     def _commit_inline(self, batch: Batch) -> None:
         fate = self.fate()
@@ -44,6 +47,8 @@ class SimStore(SqliteStore):
 
     def _committed(self, batch: Batch, failures: Failures) -> None:
         self.has_committed(batch.tables)
+        if self._cut is not None:
+            self._room_again()
         super()._committed(batch, failures)
 
     def limit_batch(self, rows: int) -> None:
@@ -54,6 +59,50 @@ class SimStore(SqliteStore):
         """Whether the disk takes no more pages; SQLite itself refuses what needs one."""
         most = 1 if is_full else _PAGES_MAX  # not below what there is already
         self._writer._cursor.execute(f"PRAGMA max_page_count = {most}").fetchall()
+
+    def cut_short(self, kind: str, writes: int, told: Callable[[EntityRef], None]) -> None:
+        """Entities of a kind have room for so many writes in a batch.
+
+        Who needs more is refused, and so is all of the kind until the batch is committed; then
+        there is room again. `told` hears of each refusal.
+        """
+        put, delete = self._plain or (self.put, self.delete)
+        self._cut = left = [writes, writes]
+
+        def check(owner: Any) -> None:
+            if isinstance(owner, EntityRef) and owner.kind == kind:
+                left[0] -= 1
+                if left[0] < 0:
+                    told(owner)
+                    raise Overloaded("the next batch is full, as the simulation decided.")
+
+        def putting(owner: Any, table: Any, row: Any) -> int:
+            check(owner)
+            return put(owner, table, row)
+
+        def deleting(owner: Any, table: Any, key: Any) -> int:
+            check(owner)
+            return delete(owner, table, key)
+
+        self._plain = put, delete
+        self.put, self.delete = putting, deleting
+
+    def _room_again(self) -> None:
+        """A batch is committed."""
+        assert self._cut is not None
+        if self._cut[0] < 0:
+            self.has_room_again()
+        else:
+            self._cut[0] = self._cut[1]
+
+    def has_room_again(self) -> None:
+        """Take `cut_short` back."""
+        if self._plain is not None:
+            (self.put, self.delete), self._plain, self._cut = self._plain, None, None
+
+    def watch(self, put: Any, delete: Any) -> None:
+        """Have single writes go through these."""
+        self.put, self.delete = put, delete
 
     def crash(self, outcome: Any) -> None:
         """As in `SqliteStore`; `torn`: only a part of the commit reached the log."""

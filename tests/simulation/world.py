@@ -33,6 +33,7 @@ from .parts import FrontEnd, FrontEndDied, Layout, Owner, Sabotage, Site
 from .promises import Bodies, Claims, PromiseBroken, Promises
 from .switches import Switches
 from .trace import Trace
+from .workers import Workers
 
 T = TypeVar("T")
 
@@ -93,12 +94,14 @@ class World(Mischief):
         self.layout = layout
         self.sabotage = sabotage or Sabotage()
         self.loop = WatchedLoop()
-        self.driver = SimProcess("driver", self.loop, self._on_error)
+        self.driver = SimProcess("driver", self.loop, self.complain)
         self.trace = Trace(self.loop.time, echo)
         self.tail: list[str] = []
         self.promises = Promises(self._on_broken, ignored)
         self.bodies = Bodies(self.promises)
         self.deleted: set[str] = set()
+        self.executed: Counter[str] = Counter()
+        self.missing: dict[tuple[str, str], float] = {}
         self.ids: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.claims = Claims(self.promises, self.bodies)
         self.disk = Disk(self.folder, self.promises, layout.limit)
@@ -116,6 +119,7 @@ class World(Mischief):
         self.stirred = 0
         self.clock_error: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
         self.batch_rows_max = 0
+        self.workers: Workers | None = None
 
     def entropy(self, purpose: str) -> SeededEntropy:
         """A generator for one purpose."""
@@ -135,7 +139,7 @@ class World(Mischief):
             site.zombies.append(site.owner)
             site.owner.fenced = True
         site.lives += 1
-        process = SimProcess(f"{shard}.{site.lives}", self.loop, self._on_error)
+        process = SimProcess(f"{shard}.{site.lives}", self.loop, self.complain)
         owner = build_owner(self, site, process)
         owner.store.fate = lambda: self._fate(owner)
         owner.store.has_committed = lambda tables: self.committed(owner, tables)
@@ -147,13 +151,17 @@ class World(Mischief):
         self.disk.committed(shard, self.loop.time())
         return owner
 
+    def new_clock(self) -> MachineClock:
+        """The wall clock of one more machine."""
+        return MachineClock(self.loop, *self.clock_error())
+
     def path_of(self, shard: str) -> Path:
         """The file of a shard."""
         return self.folder / f"{shard}.db"
 
     def new_owner(self, shard: str, process: SimProcess) -> Owner:
         """An owner that has not opened its shard yet."""
-        return Owner(shard, process, MachineClock(self.loop, *self.clock_error()))
+        return Owner(shard, process, self.new_clock())
 
     def gatekeeper_called(self, owner: Owner, args: bytes) -> None:
         """A SousChef calls the Gatekeeper: at most once per period, and with all others below C."""
@@ -253,6 +261,9 @@ class World(Mischief):
         for shard, site in self.sites.items():
             site.crash_at.clear()
             site.full_until_s = site.slow_until_s = 0.0
+            self.missing.clear()
+            if self.workers is not None:
+                self.workers.fails = 0
             self.limit_pages(site)
             for zombie in list(site.zombies):
                 self._end_zombie(shard, zombie)
@@ -260,6 +271,7 @@ class World(Mischief):
                 self.boot(shard)
             else:
                 self._wake(site.owner)
+                site.owner.store.has_room_again()
         self.network.heal()
 
     def broken(self, owner: Owner, error: BaseException) -> None:
@@ -322,7 +334,8 @@ class World(Mischief):
         self.trace.note("BROKEN", broken)
         self.tail = self.trace.tail()
 
-    def _on_error(self, process: SimProcess, context: dict[str, Any]) -> None:
+    def complain(self, process: SimProcess, context: dict[str, Any]) -> None:
+        """A process has an error that nobody takes."""
         error = context.get("exception")
         told = f"{process.name}: {context.get('message')}: {error!r}"
         self.trace.note("error", told)
@@ -338,7 +351,7 @@ class World(Mischief):
         """One more front end."""
         self._lives += 1
         name = f"f{self._lives}"
-        process = SimProcess(name, self.loop, self._on_error)
+        process = SimProcess(name, self.loop, self.complain)
         front = FrontEnd(name, process)
         build_front_end(self, front)
         self.fronts.append(front)
@@ -402,6 +415,8 @@ class World(Mischief):
     def close(self) -> None:
         """End all processes and close all files."""
         self.driver.kill()
+        if self.workers is not None:
+            self.workers.close()
         for site in self.sites.values():
             for owner in [*site.zombies, *([site.owner] if site.owner else [])]:
                 self.bury(owner)

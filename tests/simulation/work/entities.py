@@ -6,15 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
+from toque.runtime.errors import StoreFailed, SystemFault
 from toque.runtime.ids import EntityRef
 
 from ..clients import Clients
 from ..entities import Book, Till
-from ..parts import FrontEnd
+from ..parts import FrontEnd, FrontEndDied
 from .base import Work
 
 _CLIENTS = 3
 _CALLS = 6
+_CHANGES_NOTHING = "a row that can't be stored changes nothing"
 
 
 class _Model:
@@ -38,7 +40,10 @@ class Entities(Work):
 
     name = "entities"
     part_of = 45
-    counts = ("paid", "audited", "taken out", "nothing was left", "compared")
+    counts = (
+        *("paid", "audited", "taken out", "nothing was left", "compared"),
+        "a row could not be stored",
+    )
 
     def begin(self) -> Iterable[Awaitable[None]]:
         self._models = [
@@ -70,8 +75,10 @@ class Entities(Work):
                 await self._take(clients, model, request, 1 + chance.randrange(12))
             elif what == 8:
                 await self._read(clients, model)
-            else:
+            elif number % 2:
                 await self._compare(clients, model)
+            else:
+                await self._spoil(clients, model, request)
 
     async def _audits(self, model: _Model, name: str) -> None:
         """Several at the same time."""
@@ -114,6 +121,24 @@ class Entities(Work):
         self.world.promises.hold("an entity loses no update", is_new, told)
         model.audits.add(number)
 
+    async def _spoil(self, clients: Clients, model: _Model, request: str) -> None:
+        """Ask for what can't be; who is paid at the same time may hear of it, and is paid again."""
+        world = self.world
+        fronts = world.fronts
+        front = fronts[clients.entropy.randrange(len(fronts))]
+        pay = self._pay(clients, model, f"{request}-beside", 1)
+        beside = asyncio.ensure_future(pay)
+        told: object = "was told that all is well"
+        try:
+            await world.ask(front, lambda: _spoil(front, model))
+        except StoreFailed:
+            world.faults["a row could not be stored"] += 1
+            told = None
+        except (SystemFault, FrontEndDied):
+            told = None  # nobody knows
+        world.promises.hold(_CHANGES_NOTHING, told is None, model.ref.key, request, told)
+        await beside
+
     async def _read(self, clients: Clients, model: _Model) -> list[int]:
         known = model.known()
         found: list[int] = await self._ask(clients, model, "read")
@@ -146,6 +171,9 @@ class Entities(Work):
 
     async def _judge(self, clients: Clients, model: _Model) -> None:
         hold, key = self.world.promises.hold, model.ref.key
+        spoilt, shared, bad = await self._ask(clients, model, "spoilt")
+        is_well = spoilt is None and bad is None and (shared is None or shared > 0)
+        hold(_CHANGES_NOTHING, is_well, key, spoilt, shared, bad)
         for request, (amount, answer) in model.paid.items():
             again = await self._ask(clients, model, "pay", request, amount, model.book)
             hold("an entity's answer stays", list(again) == answer, key, request, again, answer)
@@ -172,6 +200,10 @@ class Entities(Work):
             list(noted) == [count, total] and not wrong,
             f"{key}: {noted} of {count}, {total}; {wrong}",
         )
+
+
+async def _spoil(front: FrontEnd, model: _Model) -> None:
+    await front.router.call(model.ref, "spoil", "bad")
 
 
 ITEM = Entities
