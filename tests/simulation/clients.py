@@ -325,7 +325,8 @@ class Clients:
             pass
         number = 0
         while errand.claim.final is None:
-            await asyncio.sleep(self.entropy.random() * 15)
+            is_short = self.entropy.randrange(3) == 0  # bodies in flight may go on
+            await asyncio.sleep(self.entropy.random() * (0.6 if is_short else 15))
             number += 1
             resume = Change("resume")
             if await self._change(errand, resume, f"resume-{number}", stubborn=True) is None:

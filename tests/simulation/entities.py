@@ -102,6 +102,11 @@ class Till(DurableObject):
         return await self.ctx.storage.transaction(take)
 
     async def alarm(self, info: AlarmInfo) -> None:
+        count = await self.ctx.storage.get("count", 0)
+        if info.retry_count < count % 3:
+            if count % 2 and not info.retry_count:  # another alarm is set, and then it fails
+                self.ctx.set_alarm(self.ctx.clock.now_ms())
+            raise ValueError("an author's mistake")
         await self.ctx.storage.put("rung", await self.ctx.storage.get("count", 0))
 
 
