@@ -35,7 +35,10 @@ class Kind(NamedTuple):
 KINDS = {
     "settings.damaged": Kind("toque.json can't be read: the directory can't be opened"),
     "store.missing": Kind("a store that was made is gone, and its instances with it"),
-    "store.damaged": Kind("SQLite finds the file damaged: restore the whole directory"),
+    "store.damaged": Kind(
+        "SQLite or a checksum finds it damaged: restore the whole directory, "
+        "or accept it with --accept-loss SHARD"
+    ),
     "store.stale": Kind(
         "the store lacks what was acknowledged: put the newest files back, or accept the loss with "
         "--accept-loss SHARD"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from ..runtime import limits
 from ..runtime.chain_sqlite import look
 from ..runtime.datadir import BLOBS_FOLDER, SHARDS_FOLDER, store_path
 from ..runtime.ids import EntityRef, Placement, split_engine_key
-from ..runtime.schema_sqlite import APPLICATION_ID, STORE_FORMAT, connect_reader, connect_writer
+from ..runtime.pages_sqlite import changing
+from ..runtime.schema_sqlite import APPLICATION_ID, STORE_FORMAT, connect_reader
 from .doctor import Change, Finding
 from .first_token import MARK
 from .shapes import iso
@@ -116,7 +116,9 @@ class Survey:
             return
         fault = look(path)
         if fault is not None:
-            yield Finding("store.stale", str(path), fault.why)
+            yield Finding(
+                "store.damaged" if fault.is_damage else "store.stale", str(path), fault.why
+            )
 
     def _rows(self, shard: str, sql: str, params: tuple[Any, ...] = ()) -> list[Any]:
         return self._stores[shard].execute(sql, params).fetchall()
@@ -453,7 +455,7 @@ def mend(folder: Path, findings: Iterable[Finding]) -> None:
             else:
                 files.append(Path(change.place))
     for shard, changes in sorted(by_shard.items()):
-        with closing(connect_writer(store_path(folder, shard), "FULL")) as store:
+        with changing(store_path(folder, shard)) as store:
             store.execute("BEGIN IMMEDIATE")
             for change in changes:
                 store.execute(change.sql, change.params)

@@ -58,6 +58,7 @@ _SHARD_COUNTERS = (
     ("alarms_fired", "toque_alarms_fired", "Alarms that fired."),
     ("store_bytes", "toque_store_bytes", "Bytes committed."),
     ("store_batches_split", "toque_commits_split", "Commits that were retried in parts."),
+    ("store_pages_compared", "toque_pages_compared", "Pages that were compared with checksums."),
 )
 _TOTALS = (
     ("grants", "toque_grants", "Slots given to instances."),

@@ -20,7 +20,7 @@ from toque.engines.journal import Instance, record_from_row
 from toque.engines.ports import ENGINE_KIND, SOUSCHEF_KIND
 from toque.runtime.datadir import DataDir, store_path
 from toque.runtime.ids import EntityRef, Placement, engine_key, split_engine_key
-from toque.runtime.schema_sqlite import connect_writer
+from toque.runtime.pages_sqlite import changing
 
 _ROWS_PER_COMMIT = 20_000
 
@@ -50,9 +50,10 @@ def fill(data: Path, workflow: str, count: int, due_ms: int | None = None) -> No
     placement = directory.placement
     with contextlib.ExitStack() as stack:
         stack.callback(directory.close)
-        stores = {name: connect_writer(store_path(data, name), "OFF") for name in placement.names()}
-        for store in stores.values():
-            stack.callback(store.close)
+        stores = {
+            name: stack.enter_context(changing(store_path(data, name), "OFF"))
+            for name in placement.names()
+        }
         model = _model(stores, placement, workflow)
         _copy(stores, placement, model, count, due_ms)
 
@@ -114,8 +115,6 @@ def _copy(
             "UPDATE souschef_state SET waiting = waiting + ?, live = live + ? WHERE entity = ?",
             (n, n, chef),
         )
-    for store in stores.values():
-        store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def _rows(
@@ -155,5 +154,4 @@ def _write(
         stores[shard].executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
     for shard in shards:
         stores[shard].execute("COMMIT")
-        stores[shard].execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     pending.clear()

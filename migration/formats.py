@@ -19,6 +19,10 @@ STORE_UPGRADES: tuple[StoreUpgrade, ...] = (
             "at_ms INTEGER NOT NULL, what TEXT NOT NULL) STRICT",
         ),
     ),
+    StoreUpgrade(
+        to=3,
+        what="every page has a checksum, in a file beside the store",  # made as the store opens
+    ),
 )
 """Of stores, in order."""
 
@@ -26,6 +30,11 @@ DIR_UPGRADES: tuple[DirUpgrade, ...] = (
     DirUpgrade(
         to=2,
         what="its stores may have format 2: older versions refuse it as a whole, before any store",
+        change=dict,
+    ),
+    DirUpgrade(
+        to=3,
+        what="its stores may have format 3: older versions refuse it as a whole, before any store",
         change=dict,
     ),
 )

@@ -28,10 +28,13 @@ from .chain import (
 from .errors import InvalidArgument, StoreFailed, StoreStale
 from .high_water import MarkDamaged, make_mark, mark_path, read_mark
 from .opening_sqlite import begin_lineage
+from .pages import Pages
+from .pages_sqlite import changing, damage_of, standing
 from .schema_sqlite import (
     APPLICATION_ID,
     CHAIN_FORMAT,
     STORE_FORMAT,
+    SUMS_FORMAT,
     connect_reader,
     connect_writer,
 )
@@ -43,10 +46,12 @@ class Fault(NamedTuple):
     Attributes:
         why: for people.
         can_go_on: it is in order but for that, so the loss may be accepted.
+        is_damage: it is damaged, and not older.
     """
 
     why: str
     can_go_on: bool = True
+    is_damage: bool = False
 
 
 @contextmanager
@@ -89,7 +94,17 @@ def look(path: Path) -> Fault | None:
     if fault is not None:
         return fault
     with closing(connect_reader(path)) as connection:
-        return fault_of(path, connection, claim)
+        return fault_of(path, connection, claim) or _damage(path, connection)
+
+
+def _damage(path: Path, connection: sqlite3.Connection) -> Fault | None:
+    """Whether a store without other faults has damaged pages."""
+    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
+    if "shard" not in names:
+        return None
+    (number,) = connection.execute("SELECT format FROM shard").fetchone() or (0,)
+    why = damage_of(path, connection) if SUMS_FORMAT <= number <= STORE_FORMAT else None
+    return None if why is None else Fault(why, is_damage=True)
 
 
 def accept_loss(path: Path, lineage: bytes, now_ms: int) -> str:
@@ -105,7 +120,7 @@ def accept_loss(path: Path, lineage: bytes, now_ms: int) -> str:
     """
     claim, fault = _claim_of(path)
     with closing(connect_reader(path)) as connection:
-        fault = fault or fault_of(path, connection, claim)
+        fault = fault or fault_of(path, connection, claim) or _damage(path, connection)
         number = connection.execute("SELECT format FROM shard").fetchone()[0]
     if fault is None:
         raise InvalidArgument(f"{path.name} lacks nothing; there is no loss to accept.")
@@ -114,7 +129,9 @@ def accept_loss(path: Path, lineage: bytes, now_ms: int) -> str:
     if number < CHAIN_FORMAT:
         make_mark(path)  # the next opening upgrades it, and claims what it has
         return fault.why
-    with closing(connect_writer(path, "FULL")) as connection:
+    if number >= SUMS_FORMAT:
+        _make_sums(path)
+    with changing(path) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(
             "UPDATE shard SET epoch = max(epoch, ?)", ((claim or NOTHING_CLAIMED)[0],)
@@ -126,6 +143,16 @@ def accept_loss(path: Path, lineage: bytes, now_ms: int) -> str:
         connection.execute("COMMIT")
     make_mark(path, prepared.claim)
     return fault.why
+
+
+def _make_sums(path: Path) -> None:
+    """Make the checksums anew, from what there is."""
+    with closing(Pages(path)) as pages, closing(connect_reader(path)) as reader:
+        standing(reader)  # its log is not copied when the other one closes
+        with closing(connect_writer(path, "FULL")) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            pages.make(*standing(connection))
+            connection.execute("ROLLBACK")
 
 
 def _claim_of(path: Path) -> tuple[Claim | None, Fault | None]:

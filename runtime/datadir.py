@@ -2,7 +2,7 @@
 
     DIR/toque.json            format, shard counts, and whether the stores have been made
     DIR/lock                  locked (flock) by the process that has the directory open
-    DIR/shards/NAME.sqlite    one store per shard, with its mark beside it (NAME.sqlite-mark)
+    DIR/shards/NAME.sqlite    one store per shard, with its mark and checksums beside it
 
 Opening makes a directory that is missing or empty, and upgrades one of an older format: step by
 step, each of them one atomic write of `toque.json`. Everything else that is no data directory, has
@@ -27,7 +27,7 @@ from .files import sync_folder, write_atomically
 from .ids import Placement
 from .upgrades import DirUpgrade, way_from
 
-DIR_FORMAT = 2
+DIR_FORMAT = 3
 """The format of the directory that this version makes. Stores have a format of their own."""
 
 SETTINGS_FILE = "toque.json"

@@ -1,15 +1,16 @@
 """How a shard's SQLite file is taken over by a new owner.
 
 Opening is one transaction: it checks that the file is ours, of a format we know and of this
-shard, upgrades an older format, makes or checks the declared tables, raises the epoch and begins a
-lineage of commits (see `chain`). Anything else is refused with `DataDirFormat`, unchanged.
+shard, compares its pages with their checksums (see `pages`), upgrades an older format, makes or
+checks the declared tables, raises the epoch and begins a lineage of commits (see `chain`). What is
+none of ours is refused with `DataDirFormat`, what is damaged with `StoreDamaged`, unchanged.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +19,10 @@ from .chain import Claim, Link, link_from
 from .codec import unpack
 from .errors import DataDirFormat
 from .files import sync_folder
-from .high_water import make_mark, mark_path
-from .schema_sqlite import APPLICATION_ID, META, STORE_FORMAT, declare, sql_of
+from .high_water import make_mark, mark_path, read_mark
+from .pages import Pages, PagesDamaged, damaged
+from .pages_sqlite import compare
+from .schema_sqlite import APPLICATION_ID, META, STORE_FORMAT, SUMS_FORMAT, declare, sql_of
 from .tables import Key, Table
 from .upgrades import PENDING, StoreUpgrade, way_from
 
@@ -33,11 +36,13 @@ class Prepared(NamedTuple):
         epoch: the new one.
         commit: the last one before it.
         link: its first link, of the new lineage.
+        unsettled: pages that the main file may not have as yet.
     """
 
     epoch: int
     commit: int
     link: Link
+    unsettled: Set[int] = frozenset()
 
     @property
     def claim(self) -> Claim:
@@ -52,10 +57,12 @@ def prepare(
     tables: list[Table],
     upgrades: Sequence[StoreUpgrade],
     lineage: bytes,
+    pages: Pages,
 ) -> Prepared:
     """Take the shard over: upgrade it, check or make its tables, raise its epoch; all or nothing.
 
-    There is a mark beside the store before it can be seen to have a chain.
+    There is a mark beside the store before it can be seen to have a chain, and there are checksums
+    before it can be seen to have them.
     """
     if sqlite3.sqlite_version_info < _SQLITE_MIN:
         raise DataDirFormat(
@@ -68,6 +75,8 @@ def prepare(
     try:
         way = _check_ours(connection, path, name, upgrades)
         fresh = way is None
+        has_sums = way is not None and all(upgrade.to != SUMS_FORMAT for upgrade in way)
+        unsettled = _compared(connection, path, pages) if has_sums else set()
         if way is None:
             _create(connection, name)
         declare(connection, path, PENDING)
@@ -76,6 +85,8 @@ def prepare(
             declare(connection, path, table)
         if not mark_path(path).exists():
             make_mark(path)
+        if not has_sums:
+            pages.make(0, 0)
         prepared = begin_lineage(connection, path, lineage)
         connection.execute("COMMIT")
     except BaseException:
@@ -84,7 +95,15 @@ def prepare(
         raise
     if fresh:
         sync_folder(path.parent)
-    return prepared
+    return prepared._replace(unsettled=unsettled)
+
+
+def _compared(connection: sqlite3.Connection, path: Path, pages: Pages) -> set[int]:
+    """Compare the pages; gives those that the main file may not have as yet."""
+    try:
+        return compare(connection, pages, read_mark(path))
+    except PagesDamaged as error:
+        raise damaged(path, str(error)) from None
 
 
 def begin_lineage(connection: sqlite3.Connection, path: Path, lineage: bytes) -> Prepared:

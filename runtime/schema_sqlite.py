@@ -16,11 +16,14 @@ from . import limits
 from .errors import DataDirFormat
 from .tables import Index, Table
 
-STORE_FORMAT = 2
+STORE_FORMAT = 3
 """The format that this version writes. Upgrades of older ones live above the runtime."""
 
 CHAIN_FORMAT = 2
 """From this format on a store has a chain, and a mark beside it."""
+
+SUMS_FORMAT = 3
+"""From this format on there are checksums of its pages beside it."""
 
 APPLICATION_ID = 0x746F7175  # "toqu" in the file's header
 

@@ -28,6 +28,7 @@ from .group_commit import EVERY_OWNER, Batch, Failures, GroupCommit, Told, merge
 from .high_water import Mark
 from .histogram import Histogram
 from .opening_sqlite import prepare
+from .pages import Pages
 from .reader_sqlite import DiskFailed, Reader
 from .schema_sqlite import Synchronous, TableSql, check_tables, connect_writer, sql_of
 from .tables import Key, Query, Row, Table
@@ -124,7 +125,8 @@ class SqliteStore:
 
         Raises:
             DataDirFormat: no toque store, one of another format or shard, or other columns.
-            StoreStale: it lacks what was acknowledged. StoreDamaged: SQLite finds it damaged.
+            StoreStale: it lacks what was acknowledged. StoreDamaged: SQLite finds
+                it damaged, or a page is not as its checksum says.
             StoreFailed: the disk failed, or another owner held the file for too long.
         """
         path = Path(path)
@@ -137,12 +139,16 @@ class SqliteStore:
                 sqlite3.sqlite_version,
             )
         with ExitStack() as stack, _told_as_ours(path):
-            with looked_at(path):
+            pages = Pages(path, synchronous != "OFF")
+            stack.callback(pages.close)
+            with looked_at(path), ExitStack() as refused:
                 connection = connect_writer(path, synchronous)
-                stack.callback(connection.close)
+                refused.callback(connection.close)  # while it is looked at, so the log stays
                 prepared = prepare(
-                    connection, path, name or path.stem, list(tables), upgrades, lineage
+                    connection, path, name or path.stem, list(tables), upgrades, lineage, pages
                 )
+                refused.pop_all()
+                stack.callback(connection.close)
             mark = Mark(path)
             stack.callback(mark.close)
             mark.begin(prepared.claim)
@@ -155,7 +161,7 @@ class SqliteStore:
             tables,
             sql,
             loop or asyncio.get_running_loop(),
-            Writer(connection, path, sql, prepared, mark),
+            Writer(connection, path, sql, prepared, mark, pages),
             reader,
             prepared.epoch,
             writer == "thread",
@@ -390,6 +396,7 @@ class SqliteStore:
             **self._counts,
             "wal_bytes": float(self._writer.wal_bytes()),
             "batches_split": float(self._writer.splits),
+            "pages_compared": float(self._writer.compared),
         }
 
     async def close(self) -> None:

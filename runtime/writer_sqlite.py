@@ -16,19 +16,24 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
 from . import fault_points, limits
+from .clock import stopwatch_s
 from .errors import Fenced, StoreFailed
 from .group_commit import Batch, Failures, Write
 from .high_water import Mark
 from .opening_sqlite import Prepared
+from .pages import Pages, PagesDamaged, damaged
+from .pages_sqlite import seal, standing
 from .schema_sqlite import TableSql
+from .scrub import Scrub
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +60,7 @@ class Writer:
         tables: the statements by table name.
         prepared: what opening found and began.
         mark: the store's mark; closed by `close`.
+        pages: its pages and their checksums; closed by `close`.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class Writer:
         tables: Mapping[str, TableSql],
         prepared: Prepared,
         mark: Mark,
+        pages: Pages,
     ) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
@@ -75,6 +82,8 @@ class Writer:
         self._link = prepared.link
         self._log_ended = False  # the next commit begins it anew, and says what the main file has
         self._mark = mark
+        self._sums = pages
+        self._unsettled: Set[int] | None = prepared.unsettled  # None: as the log says
         self._pages = 0.0  # estimated frames in the log since the last checkpoint
         self._frames_per_page = 1.0  # how that estimate has erred so far
         self.splits = 0
@@ -208,12 +217,18 @@ class Writer:
         if self._pages * self._frames_per_page < limits.CHECKPOINT_PAGES:
             return
         try:
+            fault_points.reach("checkpoint.begin")
+            self._unsettled = None  # some may be copied, whatever becomes of the others
             _busy, frames, done = self._checkpoint("PASSIVE")
             if frames > 0:
                 least, most = _FRAMES_PER_PAGE
                 self._frames_per_page = min(max(frames / self._pages, least), most)
             self._pages = 0.0
-            if frames == done:
+            if frames == done >= 0:
+                fault_points.reach("checkpoint.copied")
+                self._seal()
+                fault_points.reach("checkpoint.sealed")
+                self._unsettled = frozenset()
                 size = os.stat(self._path).st_size
                 self._link = self._link._replace(base=self._last_commit, base_bytes=size)
                 self._log_ended = True
@@ -236,15 +251,83 @@ class Writer:
                 f"{self._path.name}: checkpoint failed: {error}", {"reason": str(error)}
             ) from error
 
+    def _seal(self) -> None:
+        """The next commit may begin the log anew, so this can't be put off."""
+        with self._disk_told("its checksums can't be written"):
+            seal(self._cursor, self._sums)
+
     def _checkpoint(self, mode: str) -> tuple[int, int, int]:
         row = self._cursor.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()[0]
         return row[0], row[1], row[2]
 
+    # --- the pages ---
+
+    @property
+    def compared(self) -> int:
+        """How many pages were compared with their checksums."""
+        return self._sums.compared
+
+    @property
+    def pages(self) -> int:
+        """Of how many pages the main file is.
+
+        Raises:
+            StoreFailed: the disk failed.
+        """
+        with self._disk_told():
+            return self._sums.main_pages()
+
+    def compare(self, first: int, count: int) -> None:
+        """Compare some pages with their checksums.
+
+        Raises:
+            StoreDamaged: one is not as it was written.
+            StoreFailed: the disk failed.
+            Fenced: there is a newer owner.
+        """
+        with self._disk_told():
+            if self._unsettled is None or self._sums.differing(first, count, self._unsettled):
+                self._judge(first, count)
+
+    def _judge(self, first: int, count: int) -> None:
+        """As `compare`, with nobody else beside."""
+        self._cursor.execute("BEGIN IMMEDIATE")
+        try:
+            if standing(self._cursor)[0] != self._epoch:
+                raise Fenced(f"{self._path.name} has a newer owner than epoch {self._epoch}.")
+            if self._unsettled is None:
+                self._unsettled = self._sums.log().latest.keys()
+            wrong = self._sums.differing(first, count, self._unsettled)
+            try:
+                self._sums.judge(wrong, self._unsettled)
+            except PagesDamaged:
+                self._sums.suspect(wrong[0])
+                raise
+        finally:
+            self._cursor.execute("ROLLBACK")
+
+    @contextmanager
+    def _disk_told(self, what: str = "its pages can't be compared") -> Iterator[None]:
+        try:
+            yield
+        except PagesDamaged as error:
+            raise damaged(self._path, str(error)) from None
+        except (sqlite3.Error, OSError) as error:
+            raise StoreFailed(
+                f"{self._path.name}: {what}: {error}", {"reason": str(error)}
+            ) from error
+
     def close(self) -> None:
         """Close the file; the last connection to close checkpoints."""
+        try:
+            self._cursor.execute("PRAGMA busy_timeout = 0")  # who has the lock closes later
+            seal(self._cursor, self._sums)
+        except (sqlite3.Error, OSError, PagesDamaged) as error:
+            _log.debug("%s: not sealed at its end: %s", self._path.name, error)
         self._cursor.close()
         self._connection.close()
         self._mark.close()
+        self._sums.close()
 
 
 class WriterThread:
@@ -272,6 +355,7 @@ class WriterThread:
         self._broke = broke
         self._jobs: SimpleQueue[Batch | None] = SimpleQueue()
         self._stopped: asyncio.Future[None] = loop.create_future()
+        self._scrub: Scrub | None = Scrub(1 + writer.compared, stopwatch_s())
         self._thread = Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -287,7 +371,10 @@ class WriterThread:
 
     def _work(self) -> None:
         while True:
-            batch = self._jobs.get()
+            try:
+                batch = self._jobs.get(timeout=self._compare())
+            except Empty:
+                continue
             if batch is None:
                 break
             try:
@@ -295,12 +382,27 @@ class WriterThread:
                 self._tell(self._committed, batch, failures)
                 self._writer.maintain(idle=self._jobs.empty())
             except Exception as error:
+                self._scrub = None
                 self._tell(self._broke, error)
         try:
             self._writer.close()
         except sqlite3.Error:
             _log.warning("%s: closing failed", self._thread.name, exc_info=True)
         self._tell(self._stopped.set_result, None)
+
+    def _compare(self) -> float | None:
+        """Compare some pages if it is time to; gives the seconds until it is again."""
+        scrub = self._scrub
+        if scrub is None:
+            return None
+        try:
+            if scrub.left_s(stopwatch_s()) <= 0:
+                self._writer.compare(*scrub.take(self._writer.pages, stopwatch_s()))
+        except Exception as error:
+            self._scrub = None
+            self._tell(self._broke, error)
+            return None
+        return max(0.0, scrub.left_s(stopwatch_s()))
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
         try:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
@@ -31,6 +30,7 @@ from toque.runtime import limits
 from toque.runtime.clock import SystemClock
 from toque.runtime.datadir import DataDir
 from toque.runtime.errors import DataDirFormat, DataDirInUse
+from toque.runtime.pages_sqlite import changing
 
 HASH = "ab" * 32
 
@@ -103,10 +103,8 @@ def data(made: Path, tmp_path: Path) -> Path:
 
 
 def sql(data: Path, shard: str, text: str, params: tuple[Any, ...] = ()) -> list[Any]:
-    with closing(sqlite3.connect(data / "shards" / f"{shard}.sqlite")) as store:
-        rows = store.execute(text, params).fetchall()
-        store.commit()
-        return rows
+    with changing(data / "shards" / f"{shard}.sqlite") as store:
+        return store.execute(text, params).fetchall()
 
 
 def key_of(data: Path, name: str, instance_id: str) -> str:
@@ -517,7 +515,7 @@ def test_looking_at_many_that_are_parked_takes_no_memory_for_each(
 ) -> None:
     """Millions may wait."""
     data = shutil.copytree(made, tmp_path / "data")
-    with closing(sqlite3.connect(data / "shards" / "c0.sqlite", isolation_level=None)) as store:
+    with changing(data / "shards" / "c0.sqlite") as store:
         chef, key = store.execute("SELECT entity, key FROM souschef_parked").fetchone()
         row = store.execute("SELECT * FROM souschef_parked WHERE key = ?", (key,)).fetchone()
         store.execute("BEGIN")

@@ -18,6 +18,8 @@ from toque.api import cli_doctor
 from toque.api.cli import app
 from toque.runtime.datadir import store_path
 from toque.runtime.errors import ShardUnavailable
+from toque.runtime.pages import sums_path
+from toque.runtime.pages_sqlite import changing
 from toque.runtime.schema_sqlite import STORE_FORMAT
 
 SHARDS = ("d0", "d1")
@@ -131,6 +133,32 @@ def test_the_loss_can_be_accepted_and_is_recorded(data: Path) -> None:
     assert "store.loss" in codes(data, notes=True)
 
 
+def test_a_damaged_page_closes_its_shard_and_can_be_accepted(made: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(made / "data", tmp_path / "data")
+    path = store_path(data, "d0")
+    content = bytearray(path.read_bytes())
+    at = content.index(b"ask", len(content) // 2)  # inside of a row
+    content[at] ^= 0x20
+    path.write_bytes(content)
+    sums = sums_path(path).read_bytes()
+
+    async def main() -> None:
+        async with toque.embedded(data, [ask]) as runtime:
+            ids = {shard_of(data, id): id for id in IDS}
+            with pytest.raises(ShardUnavailable, match="not as written"):
+                await runtime.client().instance("ask", ids["d0"]).status()
+            assert await runtime.client().instance("ask", ids["d1"]).status()
+
+    asyncio.run(main())
+    assert (path.read_bytes(), sums_path(path).read_bytes()) == (content, sums)
+    assert codes(data, notes=False) == {"store.damaged"}
+    command = ["doctor", "--data", str(data), "--accept-loss", "d0"]
+    assert f"page {at // 4096 + 1} is not as written" in CliRunner().invoke(app, command).stderr
+    assert "store.damaged" not in codes(data, notes=False)
+    assert "store.loss" in codes(data, notes=True)
+    assert "lacks nothing" in refused(command)
+
+
 @pytest.mark.parametrize(
     ("words", "match"),
     [
@@ -159,9 +187,8 @@ def test_formats_are_shown(data: Path) -> None:
     assert {each["runs"] for each in told["upgrades"]} == {"before"}
     table = CliRunner().invoke(app, ["formats"]).stdout
     assert "commits form a chain" in table
-    with closing(sqlite3.connect(store_path(data, "d1"))) as store:
+    with changing(store_path(data, "d1")) as store:
         store.execute("UPDATE shard SET format = ?", (STORE_FORMAT + 1,))
-        store.commit()
     newer = CliRunner().invoke(app, ["formats", "--data", str(data)])
     assert newer.exit_code == 1
     assert "use the version that wrote it" in " ".join(newer.stdout.split())

@@ -13,6 +13,7 @@ import pytest
 from tests.migration.rig import ACCOUNT, GATEKEEPER, OLD, rig_at
 from toque.api.doctor_sqlite import Survey, mend
 from toque.runtime.ids import Placement
+from toque.runtime.pages_sqlite import changing
 from toque.runtime.simloop import VirtualTimeLoop
 
 PLACEMENT = Placement(2, 2)
@@ -64,17 +65,15 @@ def test_what_an_accountold_forgot_is_found_and_mended(tmp_path: Path) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(_made(tmp_path, "healed"))
     shard = PLACEMENT.shard_of(OLD)
-    with closing(sqlite3.connect(tmp_path / "shards" / f"{shard}.sqlite")) as store:
+    with changing(tmp_path / "shards" / f"{shard}.sqlite") as store:
         ((key,),) = store.execute(
             "SELECT key FROM souschef_parked WHERE state = 'queued' LIMIT 1"
         ).fetchall()
         for table in ("souschef_parked", "souschef_order"):
             store.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
-        store.commit()
     home = next(name for name in PLACEMENT.data_names() if _has(tmp_path, name, key))
-    with closing(sqlite3.connect(tmp_path / "shards" / f"{home}.sqlite")) as store:
+    with changing(tmp_path / "shards" / f"{home}.sqlite") as store:
         store.execute("DELETE FROM alarms WHERE key = ?", (key,))
-        store.commit()
     findings = list(Survey(tmp_path, PLACEMENT, 0).findings())
     assert [each.code for each in findings if each.changes] == ["queue.unknown"]
     mend(tmp_path, findings)
@@ -91,7 +90,6 @@ def test_a_lease_that_is_short_is_found_on_v2_only(tmp_path: Path) -> None:
         runner.run(_made(tmp_path, "healed"))
     shard = PLACEMENT.shard_of(GATEKEEPER)
     assert shard == PLACEMENT.shard_of(ACCOUNT)
-    with closing(sqlite3.connect(tmp_path / "shards" / f"{shard}.sqlite")) as store:
+    with changing(tmp_path / "shards" / f"{shard}.sqlite") as store:
         store.execute("UPDATE gatekeeper_leases SET ledger = 0, target = 0")
-        store.commit()
     assert [code for code, _ in _found(tmp_path)] == ["lease.short"]

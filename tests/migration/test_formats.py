@@ -1,6 +1,6 @@
 """Stores and directories of older formats are upgraded, and all that was in them goes on.
 
-The stores of format 1 were made when it was the newest (see `making`). Each upgrade is cut short
+The stores of each format were made when it was the newest (see `making`). Each upgrade is cut short
 after every statement, and by killing the process; the next opening ends it.
 """
 
@@ -26,10 +26,12 @@ from toque.api.formats_sqlite import formats_of
 from toque.api.wiring import embedded
 from toque.migration.formats import DIR_UPGRADES, STORE_UPGRADES
 from toque.runtime import datadir, opening_sqlite
+from toque.runtime.chain_sqlite import look
 from toque.runtime.datadir import DIR_FORMAT, SHARDS_FOLDER, DataDir, store_path
 from toque.runtime.errors import DataDirFormat, InstanceNotFound
-from toque.runtime.high_water import mark_path
-from toque.runtime.schema_sqlite import STORE_FORMAT
+from toque.runtime.high_water import make_mark, mark_path
+from toque.runtime.pages import sums_path
+from toque.runtime.schema_sqlite import CHAIN_FORMAT, STORE_FORMAT, SUMS_FORMAT
 from toque.runtime.simloop import VirtualTimeLoop
 from toque.runtime.store_sqlite import SqliteStore
 
@@ -43,13 +45,20 @@ def directory_from(name: str, folder: Path) -> Path:
     (folder / SHARDS_FOLDER).mkdir(parents=True)
     (folder / "toque.json").write_bytes((STORES / name / "toque.json").read_bytes())
     for text in (STORES / name).glob("*.sql"):
-        store_from(text.read_text(encoding="utf-8"), store_path(folder, text.stem))
+        store = store_path(folder, text.stem)
+        store_from(text.read_text(encoding="utf-8"), store)
+        if format_of(name) >= CHAIN_FORMAT:
+            make_mark(store)
     return folder
 
 
 @pytest.fixture(params=OLDER)
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return directory_from(request.param, tmp_path / "data")
+
+
+def format_of(name: str) -> int:
+    return int(name.removeprefix("format-"))
 
 
 def rows(store: Path, sql: str) -> list[Any]:
@@ -129,6 +138,7 @@ async def test_every_instance_of_an_older_store_ends_right(old: Path) -> None:
         store = store_path(old, shard)
         assert rows(store, "SELECT format, epoch FROM shard") == [(STORE_FORMAT, 2)]
         assert mark_path(store).exists()
+        assert look(store) is None
     assert rows(store_path(old, "c0"), "SELECT * FROM souschef_held") == []
 
 
@@ -260,7 +270,8 @@ def test_two_openers_at_once_upgrade_once(old: Path) -> None:
     assert [opener.communicate(timeout=60)[0] for opener in openers] == [b"open\n"] * 3
     assert [opener.returncode for opener in openers] == [0] * 3
     assert rows(store, "SELECT format, epoch FROM shard") == [(STORE_FORMAT, 4)]
-    assert rows(store, "SELECT epoch FROM shard_openings") == [(2,), (3,), (4,)]
+    epochs = rows(store, "SELECT epoch FROM shard_openings WHERE epoch > 1")
+    assert epochs == [(2,), (3,), (4,)]
     assert everything(store) == before
 
 
@@ -273,7 +284,7 @@ def test_without_its_upgrades_an_older_store_is_refused(old: Path) -> None:
     with pytest.raises(DataDirFormat, match="must be upgraded first"):
         open_and_close(store, upgrades=())
     assert store.read_bytes() == before
-    assert not mark_path(store).exists()
+    assert not sums_path(store).exists()
 
 
 def test_an_older_version_refuses_what_was_upgraded(
@@ -285,9 +296,14 @@ def test_an_older_version_refuses_what_was_upgraded(
     monkeypatch.setattr(opening_sqlite, "STORE_FORMAT", STORE_FORMAT - 1)
     monkeypatch.setattr(datadir, "DIR_FORMAT", DIR_FORMAT - 1)
     before = store.read_bytes(), (old / "toque.json").read_bytes()
-    with pytest.raises(DataDirFormat, match=r"store format 2; .*up to 1\. Use the version that"):
+    with pytest.raises(
+        DataDirFormat,
+        match=rf"store format {STORE_FORMAT}; .*up to {STORE_FORMAT - 1}\. Use the version that",
+    ):
         open_and_close(store)
-    with pytest.raises(DataDirFormat, match=r"directory format 2; .* Use the version that"):
+    with pytest.raises(
+        DataDirFormat, match=rf"directory format {DIR_FORMAT}; .* Use the version that"
+    ):
         DataDir.open(old, upgrades=DIR_UPGRADES)
     assert (store.read_bytes(), (old / "toque.json").read_bytes()) == before
 
@@ -333,14 +349,16 @@ def test_a_directory_killed_between_steps_goes_on(
 
 def test_formats_are_told(old: Path) -> None:
     found = formats_of(old)
-    assert [(one.format, one.is_fine) for one in found] == [(1, True)] * 3
+    older = found[0].format
+    assert older < STORE_FORMAT
+    assert [(one.format, one.is_fine) for one in found] == [(older, True)] * 3
     assert all("the next start upgrades it" in one.state for one in found)
     DataDir.open(old, upgrades=DIR_UPGRADES).close()
     open_and_close(store_path(old, "d0"))
     told = {Path(one.place).name: (one.format, one.state) for one in formats_of(old)}
     assert told["toque.json"] == (DIR_FORMAT, "newest")
     assert told["d0.sqlite"] == (STORE_FORMAT, "newest")
-    assert told["c0.sqlite"] == (1, "older: the next start upgrades it")
+    assert told["c0.sqlite"] == (older, "older: the next start upgrades it")
 
 
 def test_the_doctor_looks_no_further_and_changes_nothing(old: Path) -> None:
@@ -372,7 +390,8 @@ def test_upgrades_are_numbered_without_gaps() -> None:
     assert [one.to for one in STORE_UPGRADES] == list(range(2, STORE_FORMAT + 1))
     assert [one.to for one in DIR_UPGRADES] == list(range(2, DIR_FORMAT + 1))
     assert all(one.what for one in (*STORE_UPGRADES, *DIR_UPGRADES))
-    assert all(one.before or one.after for one in STORE_UPGRADES)
+    without = [one.to for one in STORE_UPGRADES if not one.before and not one.after]
+    assert without == [SUMS_FORMAT]  # the store itself makes them
 
 
 def test_the_stores_of_a_format_can_be_made(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from typing import Any
 from toque.migration.formats import STORE_UPGRADES
 from toque.runtime import opening_sqlite, store_sqlite
 from toque.runtime.high_water import Mark
+from toque.runtime.pages import Pages
 from toque.runtime.store_sqlite import SqliteStore
 
-POINTS = ("begun", "half", "upgraded", "marked", "committed")
+POINTS = ("begun", "half", "upgraded", "marked", "summed", "committed")
 
 
 def die(*_: Any) -> None:
@@ -35,13 +36,21 @@ def arm(point: str) -> None:
 
         def half(connection: Any, upgrades: Any) -> None:
             finish(connection, upgrades)
-            connection.execute(STORE_UPGRADES[0].before[0])
+            connection.execute("CREATE TABLE half (made)")
             die()
 
         opening_sqlite.finish_pending = half
     elif point == "upgraded":
-        opening_sqlite.make_mark = die
+        upgrade = opening_sqlite._upgrade
+
+        def upgraded(*args: Any) -> None:
+            upgrade(*args)
+            die()
+
+        opening_sqlite._upgrade = upgraded
     elif point == "marked":
+        Pages.make = die  # type: ignore[method-assign]
+    elif point == "summed":
         opening_sqlite.begin_lineage = die  # type: ignore[assignment]
     elif point == "committed":
         Mark.begin = die  # type: ignore[method-assign]

@@ -19,6 +19,7 @@ import toque
 from tests.recovery import flow
 from tests.recovery.ledger import KEYS, Ledger, Three
 from toque.api.wiring import Runtime
+from toque.runtime import limits
 
 _LOOK_S = 0.02
 
@@ -69,6 +70,7 @@ async def settle(runtime: Runtime) -> None:
 
 
 async def main(data: str, log: str, first: int, count: int) -> None:
+    limits.CHECKPOINT_PAGES = 40  # so that some end while it works
     async with toque.embedded(data, [Ledger, Three]) as runtime:
         say("read", ledgers=await read(runtime))
         if not count:

@@ -1,7 +1,7 @@
 """Images of a store's files: as every crash may leave them, and damaged.
 
-A history is a store that commits and checkpoints for real, with a copy of its three files (main
-file, log, mark) taken after each commit and after each checkpoint, and what it held then. From two
+A history is a store that commits and checkpoints for real, with a copy of its four files (main
+file, log, mark, checksums) taken after each commit and each checkpoint, and what it held. From two
 copies that follow each other come the images of a crash between them: some of the sectors that
 differ are new, all others old. What is synced before something else begins is whole in all images
 of that. `judge` opens an image as its next owner would, and says what it shows.
@@ -22,6 +22,7 @@ import pytest
 from toque.runtime import limits, writer_sqlite
 from toque.runtime.errors import DataDirFormat, StoreDamaged, StoreFailed
 from toque.runtime.high_water import mark_path
+from toque.runtime.pages import sums_path
 from toque.runtime.store_sqlite import SqliteStore
 from toque.runtime.tables import Index, Table
 
@@ -42,17 +43,18 @@ class Files(NamedTuple):
     main: bytes | None
     log: bytes | None
     mark: bytes | None
+    sums: bytes | None
 
     @classmethod
     def of(cls, store: Path) -> Files:
         """Those on disk."""
-        paths = (store, Path(f"{store}-wal"), mark_path(store))
+        paths = (store, Path(f"{store}-wal"), mark_path(store), sums_path(store))
         return cls(*(path.read_bytes() if path.exists() else None for path in paths))
 
     def put(self, store: Path) -> None:
         """Put them on disk, and nothing else."""
         Path(f"{store}-shm").unlink(missing_ok=True)
-        paths = (store, Path(f"{store}-wal"), mark_path(store))
+        paths = (store, Path(f"{store}-wal"), mark_path(store), sums_path(store))
         for path, content in zip(paths, self, strict=True):
             path.unlink(missing_ok=True)
             if content is not None:
@@ -80,7 +82,7 @@ class History:
     states: list[str] = field(default_factory=list)
     resets: list[int] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
-    last: Files = field(default_factory=lambda: Files(None, None, None))
+    last: Files = field(default_factory=lambda: Files(None, None, None, None))
 
     @property
     def commits(self) -> int:
@@ -103,6 +105,17 @@ def state_of(store: SqliteStore) -> str:
 def opened(store: Path) -> SqliteStore:
     """The store, by its next owner."""
     return SqliteStore.open(store, tables=[ROWS], writer="inline")
+
+
+def closed(files: Files, store: Path) -> Files:
+    """The files after an owner has opened the store, and closed it in good order."""
+
+    async def main() -> None:
+        files.put(store)
+        await opened(store).close()
+
+    asyncio.run(main())
+    return Files.of(store)
 
 
 def live(folder: Path, name: str = "d0", commits: int = 60, openings: int = 2) -> History:

@@ -21,6 +21,7 @@ from tests.recovery.images import (
     Files,
     History,
     Verdict,
+    closed,
     cuts,
     flipped,
     in_use,
@@ -54,6 +55,13 @@ def judged(
 ) -> Counter[str]:
     """What images came to, by kind."""
     return Counter(judge(image, history, acknowledged, folder).kind for image in images)
+
+
+def overridden(files: Files, page: int) -> bool:
+    """Whether a log has a page."""
+    assert files.log is not None
+    frames = range(32, in_use(files.log), 24 + 4096)
+    return page in {int.from_bytes(files.log[at : at + 4], "big") for at in frames}
 
 
 def whole(history: History) -> int:
@@ -101,16 +109,24 @@ def test_a_crash_while_a_commit_is_written(history: History, images: int, tmp_pa
 
 @few_and_many
 def test_a_crash_while_it_checkpoints(history: History, images: int, tmp_path: Path) -> None:
-    """Pages of the main file are torn, and the log has them whole; the mark may be older."""
+    """First pages of the main file are torn, then the checksums; the log has all pages whole, or
+    is begun anew after both. The mark may be older."""
     rng = random.Random(images)
     found: Counter[str] = Counter()
     while found.total() < images:
         number = rng.choice(history.checkpoints)
         before, after = history.after[number], history.settled[number]
         assert after.main is not None
-        main = torn(before.main, after.main, rng)
+        assert after.sums is not None
         mark = rng.choice([before.mark, after.mark, history.before[number].mark])
-        found += judged([Files(main, before.log, mark)], history, number, tmp_path)
+        at = before._replace(mark=mark)
+        copying = at._replace(main=torn(before.main, after.main, rng))
+        copied = at._replace(main=after.main)
+        summing = copied._replace(sums=torn(before.sums, after.sums, rng))
+        summed = copied._replace(sums=after.sums)
+        emptied = summed._replace(log=rng.choice((None, b"")))
+        every = (copying, copied, summing, summed, emptied)
+        found += judged(rng.sample(every, 3), history, number, tmp_path)
     assert set(found) == {"equal"}, found
 
 
@@ -179,10 +195,10 @@ def test_a_flipped_bit_in_the_log_is_noticed(history: History, images: int, tmp_
 
 
 @few_and_many
-def test_a_flipped_bit_in_the_main_file_never_shows_an_older_state(
+def test_a_flipped_bit_in_the_main_file_is_noticed(
     history: History, images: int, tmp_path: Path
 ) -> None:
-    """What it changes inside of a row SQLite can't tell: `other` (docs/deployment.md says so)."""
+    """Where the log overrides the page it is no harm."""
     rng = random.Random(images)
     last = history.last
     assert last.main is not None
@@ -196,8 +212,65 @@ def test_a_flipped_bit_in_the_main_file_never_shows_an_older_state(
         tmp_path,
     )
     print(f"bits flipped in the main file: {dict(found)}")
-    assert set(found) <= {"equal", "refused", "other"}, found
-    assert found["equal"] > 0
+    assert set(found) == {"equal", "refused"}, found
+
+
+@few_and_many
+def test_a_flipped_bit_in_the_main_file_of_a_closed_store_is_always_noticed(
+    history: History, images: int, tmp_path: Path
+) -> None:
+    """There is no log that overrides a page."""
+    rng = random.Random(images)
+    last = closed(history.last, tmp_path / "d0.sqlite")
+    assert last.log is None
+    assert last.main is not None
+    found = judged(
+        (
+            last._replace(main=flipped(last.main, rng.randrange(len(last.main)), rng.randrange(8)))
+            for _ in range(images)
+        ),
+        history,
+        history.commits,
+        tmp_path,
+    )
+    print(f"bits flipped in the main file of a closed store: {dict(found)}")
+    assert found == {"refused": images}, found
+
+
+@few_and_many
+def test_a_flipped_bit_in_the_checksums_is_mended(
+    history: History, images: int, tmp_path: Path
+) -> None:
+    """A block says whether it is whole, and what would make it whole."""
+    rng = random.Random(images)
+    last = history.last
+    assert last.sums is not None
+    assert last.main is not None
+    used = [*range(48), *range(4096, 4100 + len(last.main) // 1024)]
+    found = judged(
+        (
+            last._replace(sums=flipped(last.sums, rng.choice(used), rng.randrange(8)))
+            for _ in range(images)
+        ),
+        history,
+        history.commits,
+        tmp_path,
+    )
+    assert found == {"equal": images}, found
+
+
+def test_damaged_checksums_hide_no_damaged_page(history: History, tmp_path: Path) -> None:
+    last = history.last
+    assert last.main is not None
+    assert last.sums is not None
+    page = next(n for n in range(2, 40) if not overridden(last, n))
+    main = flipped(last.main, 4096 * page - 100, 3)
+    for at in (4096, 4100 + 4 * (page - 1), 4100 + 4 * page, 8):
+        image = last._replace(main=main, sums=flipped(last.sums, at, 1))
+        verdict = judge(image, history, history.commits, tmp_path)
+        assert verdict.kind == "refused", at
+        assert "is damaged: page" in verdict.why
+        assert f" {page}" in verdict.why
 
 
 def test_a_flipped_bit_in_the_mark_is_no_harm_or_noticed(history: History, tmp_path: Path) -> None:
@@ -218,6 +291,7 @@ def test_a_replaced_or_missing_file_is_noticed(history: History, tmp_path: Path)
     first, latest = history.checkpoints[0], history.checkpoints[-1]
     older = history.after[first]
     assert last.log is not None
+    assert last.sums is not None
     for what, image in {
         "main and log of an older copy": older._replace(mark=last.mark),
         "main of an older copy": last._replace(main=older.main),
@@ -228,9 +302,15 @@ def test_a_replaced_or_missing_file_is_noticed(history: History, tmp_path: Path)
         "no main": last._replace(main=None),
         "an empty main": last._replace(main=b""),
         "no mark": last._replace(mark=None),
-        "nothing but the mark": Files(None, None, last.mark),
+        "nothing but the mark": Files(None, None, last.mark, None),
+        "nothing but mark and checksums": Files(None, None, last.mark, last.sums),
         "a log of garbage": last._replace(log=b"garbage " * 9_000),
         "a main of garbage": last._replace(main=b"garbage " * 9_000),
+        "no checksums": last._replace(sums=None),
+        "no checksums in their file": last._replace(sums=b""),
+        "checksums that were cut": last._replace(sums=last.sums[:4_096]),
+        "checksums of garbage": last._replace(sums=b"garbage " * 9_000),
+        "checksums of an older copy": last._replace(sums=older.sums),
     }.items():
         verdict = judge(image, history, commits, tmp_path)
         assert verdict.kind == "refused", what
@@ -264,6 +344,7 @@ def test_files_of_another_shard_are_noticed(
         "log": last._replace(log=foreign.log),
         "main and log": foreign._replace(mark=last.mark),
         "mark": last._replace(mark=foreign.mark),
+        "checksums": last._replace(sums=foreign.sums),
     }.items():
         assert judge(image, history, history.commits, tmp_path).kind == "refused", what
 
@@ -317,7 +398,7 @@ def test_a_crash_while_a_store_is_made_is_no_obstacle(history: History, tmp_path
     assert len(main) > 100_000
     assert journal[0]
     (tmp_path / "d0.sqlite-journal").write_bytes(journal)
-    verdict = judge(Files(main, None, None), history, 0, tmp_path)
+    verdict = judge(Files(main, None, None, None), history, 0, tmp_path)
     assert verdict == Verdict("equal")
     assert not (tmp_path / "d0.sqlite-journal").exists()
 

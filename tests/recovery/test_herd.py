@@ -14,6 +14,7 @@ import pytest
 import toque
 from toque.runtime.entity import AlarmInfo
 from toque.runtime.limits import HOUR_MS
+from toque.runtime.pages_sqlite import changing
 
 WAIT_S = 600.0
 
@@ -37,7 +38,8 @@ async def herd(folder: Path, size: int) -> list[float]:
 
     async with toque.embedded(folder, [Bell]) as runtime:
         now_ms = runtime.control_plane.clock.now_ms()
-    with closing(sqlite3.connect(folder / "shards" / "d0.sqlite")) as store, store:
+    with changing(folder / "shards" / "d0.sqlite") as store:
+        store.execute("BEGIN")
         store.executemany(
             "INSERT INTO alarms (kind, key, due_ms, retries) VALUES ('Bell', ?, ?, 0)",
             ((f"b{number}", now_ms - HOUR_MS) for number in range(size)),

@@ -242,7 +242,12 @@ async def test_a_locked_file_breaks_the_store(
         assert store.scan(ROWS) == []
 
 
-async def test_a_damaged_page_breaks_the_store(tmp_path: Path) -> None:
+async def test_what_sqlite_finds_damaged_breaks_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads a page before its checksum is compared."""
+    monkeypatch.setattr(limits, "PAGES_AT_OPENING_BYTES", 0)
+    monkeypatch.setattr(limits, "SCRUB_PAGES", 1)
     path = tmp_path / "d0.sqlite"
     async with opened(path) as store:
         for n in range(200):
