@@ -9,6 +9,7 @@ hanging.
 from __future__ import annotations
 
 import asyncio
+import sys
 from asyncio import base_events, events
 from collections import deque
 from collections.abc import Callable
@@ -33,13 +34,18 @@ class Deadlock(ToqueError):
 
 
 class VirtualTimeLoop(base_events.BaseEventLoop):
-    """See the module. `jumps` counts how often time moved.
+    """See the module.
+
+    Attributes:
+        jumps: how often time moved.
+        turns_max: how often the loop may turn while no time passes.
 
     It also turns for its *guests*: other loops that share its time. They put handles of their own
     into its queues; a guest that is `halted` gets them (`hold`) instead of having them run.
     """
 
     halted = False
+    turns_max = sys.maxsize
     _ready: deque[Any]  # handles
     _scheduled: list[tuple[float, Any]]  # when, and the timer
     _stopping: bool
@@ -62,8 +68,9 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         self._virtual_s += seconds
         self.jumps += 1
 
-    def turned(self) -> None:
-        """Called in each turn, before what is ready runs."""
+    def goes_round(self) -> None:
+        """The loop has turned more than `turns_max` times."""
+        raise Deadlock(f"the loop turned {self.turns_max} times and no time passed.")
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
@@ -83,6 +90,7 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
         """
         ready, timers = self.ready, self.timers
         inside: Any = self
+        turns = 0
         while True:
             if self._timer_cancelled_count:
                 self._drop_cancelled()
@@ -92,7 +100,10 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
                 wait_s = timers[0][0] - self._virtual_s
                 if wait_s > 0:
                     self.jump(min(wait_s, JUMP_S_MAX))
-            self.turned()
+                    turns = 0
+            turns += 1
+            if turns > self.turns_max:
+                self.goes_round()
             due_s = self._virtual_s + CLOCK_RESOLUTION_S
             while timers and timers[0][0] < due_s:
                 timer = heappop(timers)[1]

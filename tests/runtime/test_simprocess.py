@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toque.runtime.simloop import VirtualTimeLoop
+from toque.runtime.simloop import Deadlock, VirtualTimeLoop
 from toque.runtime.simprocess import SimProcess
 
 
@@ -94,3 +94,37 @@ def test_errors_of_the_living_are_told(world: VirtualTimeLoop) -> None:
     process.call_soon(lambda: 1 // 0)
     advance(world, 1)
     assert [type(error) for error in lost] == [ZeroDivisionError]
+
+
+def test_who_turns_for_ever_while_no_time_passes_is_noticed() -> None:
+    class Watched(VirtualTimeLoop):
+        turns_max = 100
+
+    world = Watched()
+    process, runs = SimProcess("a", world), 0
+
+    def again() -> None:
+        nonlocal runs
+        runs += 1
+        process.call_soon(again) if runs > 300 else process.call_later(0.01, again)
+
+    process.call_soon(again)
+    with pytest.raises(Deadlock, match="turned 100 times"):
+        advance(world, 10)
+    assert 390 < runs < 410
+    world.close()
+
+
+def test_time_does_not_jump_to_own_timers_that_were_cancelled(world: VirtualTimeLoop) -> None:
+    timers = [world.call_later(number, runs_never) for number in range(1, 400)]
+    kept: list[float] = []
+    world.call_later(200.5, lambda: kept.append(world.time()))
+    for timer in timers:
+        timer.cancel()
+    advance(world, 300)
+    assert kept == [200.5]
+    assert world.jumps == 2
+
+
+def runs_never() -> None:
+    raise AssertionError("it was cancelled")

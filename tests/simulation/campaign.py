@@ -153,19 +153,21 @@ class Summary:
             name for name in CHECKS if not self.checked[name]
         ]
 
-    def table(self, wall_s: float) -> str:
+    def table(self, wall_s: float, jobs: int) -> str:
         """All of it, to be read."""
         lines = [
             f"{self.seeds} seeds in {wall_s:.0f} s ({60 * self.seeds / max(wall_s, 1e-3):.0f} a "
             f"minute), CPU {self.cpu_s / max(1, self.seeds):.2f} s each, at most "
-            f"{self.cpu_s_max:.2f}",
+            f"{self.cpu_s_max:.2f}; {jobs} processes were busy for "
+            f"{100 * self.cpu_s / max(jobs * wall_s, 1e-3):.0f}% of the time",
             f"{self.virtual_s / 3600:.1f} virtual hours, {self.instances} instances, "
             f"{self.bodies} bodies",
             "",
         ]
-        for title, counts in (("fault", self.faults), ("check", self.checked)):
+        tables = (("fault", self.faults, FAULT_NAMES), ("check", self.checked, CHECKS))
+        for title, counts, names in tables:
             lines.append(f"{title:>12}")
-            lines += [f"{counts[name]:>12}  {name}" for name in sorted(counts)]
+            lines += [f"{counts[name]:>12}  {name}" for name in sorted({*counts, *names})]
         if never := self.never():
             lines += ["", "never happened: " + "; ".join(never)]
         lines += ["", f"failed: {self.failed}" if self.failed else "every promise was kept"]
@@ -190,5 +192,5 @@ def campaign(
         if summary.seeds % 50 == 0:
             rate = 60 * summary.seeds / (time.monotonic() - began)
             tell(f"{summary.seeds} of {count}, {rate:.0f} a minute, failed: {summary.failed}")
-    tell(summary.table(time.monotonic() - began))
+    tell(summary.table(time.monotonic() - began, jobs))
     return 1 if summary.failed or summary.never() else 0

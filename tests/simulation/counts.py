@@ -61,8 +61,8 @@ class Counts:
             if place >= 0 and entity in there:
                 there[entity][place] += 1
         holders = Counter([row[0] for row in held])
-        cut_short = {row[0] for row in state if row[6]}  # put in order before they are used again
-        for entity, *counted in state:
+        cut_short = {row[0] for row in state if row[-1]}  # put in order before they are used again
+        for entity, _, *counted in state:
             if entity in cut_short:
                 continue
             found = there[entity][:4]

@@ -96,7 +96,7 @@ class Disk:
             return
         table = self._kept.changed(shard, changed)
         if touches(changed, "souschef_state", "account_old_planes"):
-            self._targets_on_v1(shard)
+            self._targets_on_v1(shard, table)
         if touches(changed, "gatekeeper_limits", "gatekeeper_leases"):
             self._leases_of(shard, table, now_s)
         if touches(changed, *_SOUSCHEF):
@@ -207,9 +207,11 @@ class Disk:
             f"{workflow}: {count} run, the limit is {cap}",
         )
 
-    def _targets_on_v1(self, shard: str) -> None:
+    def _targets_on_v1(self, shard: str, table: TableRows) -> None:
         """What accounts may hold that lease slots to themselves: on V1, until V2 adopts them."""
-        found = {entity: (plane, target) for entity, plane, target in self.rows(shard, _ON_V1)}
+        planes = {entity: plane for entity, plane in table("account_old_planes") if plane != "v2"}
+        state = table("souschef_state") if planes else []
+        found = {row[0]: (planes[row[0]], row[1]) for row in state if row[0] in planes}
         before = self._old_targets.get(shard, {})
         if found != before:
             self._old_targets[shard] = found
@@ -344,10 +346,6 @@ def souschef_of(key: str, uuid: str, number: int) -> str:
 
 
 _SOUSCHEF = ("souschef_state", "souschef_parked", "souschef_held", "souschef_order")
-_ON_V1 = (
-    "SELECT entity, plane, target FROM souschef_state JOIN account_old_planes USING (entity)"
-    " WHERE plane != 'v2'"
-)
 _SEALED = (("instances", "blob"), ("steps", "blob"), ("payloads", "body"), ("events", "payload"))
 _LEFT_OVERS = (
     ("instances that run", "SELECT entity FROM instances WHERE active = 1"),

@@ -17,12 +17,13 @@ Changed = Collection[str] | None
 """Names of tables; None: any may have changed."""
 
 COLUMNS = {
+    "account_old_planes": "entity, plane",
     "gatekeeper_leases": "entity, souschef, ledger, incarnation, seq",
     "gatekeeper_limits": "entity, workflow, running_max",
     "souschef_held": "entity, key, run_id, turn",
     "souschef_order": "entity, lane, at_ms, key",
     "souschef_parked": "entity, state, lane, at_ms, key, run_id, turn",
-    "souschef_state": "entity, awakened, fresh, waiting, paused, live, partial",
+    "souschef_state": "entity, target, awakened, fresh, waiting, paused, live, partial",
 }
 """What is kept, of shards of the control plane."""
 

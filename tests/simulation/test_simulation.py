@@ -14,6 +14,7 @@ from tests.simulation.bugs import CASES, OUTSIDE, Case, look_for
 from tests.simulation.campaign import Summary, play, shrink
 from tests.simulation.checklist import CHECKS, PROMISES
 from tests.simulation.focus import CRASHES, OWNERS, Focus
+from tests.simulation.kept import COLUMNS, Kept
 from tests.simulation.parts import Sabotage
 from tests.simulation.sabotage import BUGS
 from tests.simulation.shrink import shrunk
@@ -144,6 +145,26 @@ def test_shrinking_finds_what_is_needed() -> None:
     assert runs < len(parts)
     assert shrunk(parts, lambda tried: False)[0] == parts
     assert shrunk(parts, lambda tried: len(tried) > 30, runs_max=5)[1] == 5
+
+
+def test_what_checkers_keep_is_read_again_if_a_commit_names_it_and_missed_if_it_does_not() -> None:
+    shard = {table: [(table, 0)] for table in COLUMNS}
+    asked: list[str] = []
+
+    def rows(name: str, sql: str) -> list[tuple[str, int]]:
+        asked.append(sql.rsplit(" ", 1)[1])
+        return list(shard[asked[-1]])
+
+    kept = Kept(rows)
+    table = kept.changed("c0", None)
+    assert [table(name) for name in COLUMNS] == list(shard.values())
+    shard["souschef_held"] = [("souschef_held", 1)]
+    assert kept.unseen() == ["c0: souschef_held"]
+    asked.clear()
+    table = kept.changed("c0", {"souschef_held", "alarms"})
+    assert [table(name) for name in COLUMNS] == list(shard.values())
+    assert asked == ["souschef_held"]
+    assert kept.unseen() == []
 
 
 def test_a_failure_tells_seed_promise_and_trace() -> None:

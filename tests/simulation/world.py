@@ -49,19 +49,12 @@ NEVER_REPEATED = frozenset({"put_workflow", "set_limits", "set_souschefs", "set_
 class WatchedLoop(VirtualTimeLoop):
     """Notices work that repeats itself for ever while no time passes."""
 
-    turns = 0
+    turns_max = TURNS_MAX
 
-    def jump(self, seconds: float) -> None:
-        """Time passes."""
-        self.turns = 0
-        super().jump(seconds)
-
-    def turned(self) -> None:
-        """A turn in which no time has passed."""
-        self.turns += 1
-        if self.turns > TURNS_MAX:
-            told = f"the loop turned {TURNS_MAX} times at {self.time():.3f} s"
-            raise PromiseBroken("a run comes to an end", told)
+    def goes_round(self) -> None:
+        """Nothing but such work goes on."""
+        told = f"the loop turned {TURNS_MAX} times at {self.time():.3f} s"
+        raise PromiseBroken("a run comes to an end", told)
 
 
 class World(Mischief):
