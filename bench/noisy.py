@@ -16,6 +16,7 @@ import json
 import tempfile
 import time
 from datetime import datetime
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -189,6 +190,8 @@ def report(found: dict[str, Any], asked: Asked) -> str:
             f"{found['loud_share_used']:.0%}",
         ],
     ]
+    busy = asked.rate * BODY_S
+    idle = QUIET * (ceil(busy) - busy)
     return "\n".join(
         [
             "## A noisy neighbour",
@@ -197,6 +200,15 @@ def report(found: dict[str, Any], asked: Asked) -> str:
             f"get {asked.rate:g} creates a second each; {asked.limit} slots, 50 ms each.",
             "",
             table(["figure", "value"], rows),
+            "",
+            "What bounds the shares: a lease is of whole slots, for a cycle at least, and one call "
+            f"a second says who has them. Each of the nine keeps {busy:g} slots busy, and needs "
+            f"{ceil(busy)} to begin at once. So {QUIET} x {ceil(busy) - busy:g} = {idle:g} of "
+            f"{asked.limit} slots idle between two instances, {idle / asked.limit:.1%}, where the "
+            "measure gives the first all that nobody uses at that instant. It is less where a slot "
+            "is held for longer than the step takes, and more where that passes a whole slot: then "
+            "two are kept. To keep fewer, some of the nine would have to wait for a call, a "
+            "second, before they begin.",
         ]
     )
 

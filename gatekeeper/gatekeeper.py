@@ -2,8 +2,9 @@
 
 A thin shell over `slots`: it loads the ledger, hands requests in, and writes the one row that a
 request changed. Its answer leaves when that row is durable (the host's output gate), so the
-table is always at least as cautious as any lease that somebody has heard of. It holds no timers:
-all its work is answering calls, of which there is at most one per SousChef and period.
+table is always at least as cautious as any lease that somebody has heard of. All its work is
+answering calls, of which there is at most one per SousChef and period; an answer with nothing new
+may wait for news (`held_calls`).
 
 Front ends call too, once a period: for rates (`rates`) and queue room (`room`). What they tell of
 creates decides over how many SousChefs a workflow is spread (`spread`); the Account is told
@@ -12,6 +13,7 @@ through the outbox, in the commit that decides.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -19,10 +21,11 @@ import msgspec
 
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
-from ..runtime.errors import InvalidArgument, SystemFault
+from ..runtime.errors import EntityReset, InvalidArgument, SystemFault
 from ..runtime.ids import OLD_SOUSCHEF, EntityRef, old_key
 from ..runtime.tables import Table, every_row
 from .handover import Frozen, PlaneBook, plane_table
+from .held_calls import Answer, HeldCalls
 from .messages import (
     ACCOUNT_KIND,
     GATEKEEPER_KIND,
@@ -35,7 +38,7 @@ from .messages import (
 from .planes import Plane, requires
 from .rates import MILLI, RateBook
 from .room import RoomBook
-from .slots import GatekeeperFaults, Holder, LeaseBook
+from .slots import GatekeeperFaults, Holder, LeaseBook, Outcome
 from .spread import Spread, SpreadRules
 
 LEASES = Table(
@@ -121,6 +124,7 @@ class Gatekeeper(DurableObject):
         self._calls = 0
         self._recent: deque[tuple[int, int]] = deque()
         self._book = self._load()
+        self._held = HeldCalls(asyncio.get_running_loop(), self._review)
         self._rates = RateBook(*self._env.creates_per_second)
         self._room = RoomBook()
         self._spreads: dict[str, Spread] = {}
@@ -151,32 +155,65 @@ class Gatekeeper(DurableObject):
     # --- handlers ---------------------------------------------------------------------------
 
     @requires("v2")
-    def cycle(self, request: CycleRequest) -> CycleReply:
+    def cycle(self, request: CycleRequest) -> CycleReply | Answer:
         """A SousChef's one call per period: its report for its lease.
 
         Raises:
             InvalidArgument: the report can't be true, or is another account's.
         """
-        account = self.ctx.ref.key
-        if not request.souschef.startswith(f"{account}/"):
-            raise InvalidArgument(f"{request.souschef!r:.80} is no SousChef of {account!r}.")
+        account, souschef = self.ctx.ref.key, request.souschef
+        if not souschef.startswith(f"{account}/"):
+            raise InvalidArgument(f"{souschef!r:.80} is no SousChef of {account!r}.")
         counts = (
             request.awakened, request.fresh, request.holding, request.target, request.expects,
         )  # fmt: skip
         if min(counts) < 0 or min(request.incarnation, request.seq, request.lease_version) < 0:
-            raise InvalidArgument(f"a report of {request.souschef!r:.80} holds negative numbers.")
+            raise InvalidArgument(f"a report of {souschef!r:.80} holds negative numbers.")
         now_ms = self.ctx.clock.now_ms()
         self._count_call(now_ms)
         outcome = self._book.on_request(request, now_ms)
+        self._keep(outcome)
+        reply = outcome.reply
+        if outcome.is_stale:  # a call that came twice has one answer
+            return self._held.waiting(souschef) or reply
+        self._held.answer(souschef, reply)  # to a call that it has given up
+        is_news = reply.lease_version != request.lease_version
+        waits = request.may_wait and not (request.leaving or is_news)
+        answer = self._held.hold(souschef, reply.period_ms) if waits else reply
+        self._held.look_soon()
+        return answer
+
+    def _keep(self, outcome: Outcome) -> None:
+        """Have the table hold what is about to be told."""
         try:
             if outcome.changed is not None:
                 self._write(outcome.changed)
             for souschef in outcome.forgotten:
-                self.ctx.delete(LEASES, (account, souschef))
-        except SystemFault:
-            self._book = self._load()  # the store took no row: what it does not hold is not so
+                self.ctx.delete(LEASES, (self.ctx.ref.key, souschef))
+        except SystemFault as error:
+            self._reload(error)  # the store took no row: what it does not hold is not so
             raise
-        return outcome.reply
+
+    def _reload(self, error: SystemFault) -> None:
+        """Forget what the table does not hold. No answer may follow from that."""
+        self._book = self._load()
+        self._held.refuse(error)
+
+    def _review(self, souschefs: list[str], is_last: bool) -> None:
+        """Look whether there is news for those whose answers wait."""
+        now_ms = self.ctx.clock.now_ms()
+        for souschef in souschefs:
+            outcome = self._book.review(souschef, now_ms, is_last)
+            try:
+                self._keep(outcome)
+            except SystemFault:
+                return  # all have heard of it
+            if is_last or outcome.changed is not None:
+                self._held.answer(souschef, outcome.reply)
+
+    def on_evict(self) -> None:
+        """Let nobody wait for an answer."""
+        self._held.close()
 
     @requires("v2")
     def lease_rates(self, request: RateRequest) -> RateReply:
@@ -260,6 +297,7 @@ class Gatekeeper(DurableObject):
         if running_max != self._book.limit:
             self.ctx.put(LIMITS, (self.ctx.ref.key, ACCOUNT_ROW, 1, running_max))
             self._book.limit = running_max
+            self._held.look_soon()
 
     def set_workflow(self, workflow_uuid: str, weight: int, running_max: int) -> None:
         """Set a workflow's weight (1: as all others) and limit (0: only the account's)."""
@@ -275,6 +313,7 @@ class Gatekeeper(DurableObject):
         else:
             self.ctx.put(LIMITS, (account, workflow, weight, running_max))
         self._book.set_workflow(workflow, weight, running_max)
+        self._held.look_soon()
 
     def statistics(self) -> GatekeeperStatistics:
         """How it does just now."""
@@ -330,7 +369,7 @@ class Gatekeeper(DurableObject):
         self.ctx.delete(LEASES, (account, old_key(account)))
         self.ctx.delete(LIMITS, (account, f"{account}/{_OLD_WORKFLOW}"))
         self._planes.give_up(migration_id, plane="v1", migration_id="", from_v1=False)
-        self._book = self._load()
+        self._reload(EntityReset(f"account {account!r} is on control plane v1 again."))
 
     # --- inside -----------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ class CycleRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
         needs: how many slots it could keep busy for a period with what it has; -1: as many as it
             has instances. With short ones a slot serves many in a period.
         expects: the same, with what is likely to come; at least `needs`.
+        may_wait: the answer may come later, within the period, when there is something new.
     """
 
     souschef: str
@@ -50,6 +51,7 @@ class CycleRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     leaving: bool
     needs: int = -1
     expects: int = 0
+    may_wait: bool = False
 
 
 class CycleReply(msgspec.Struct, array_like=True, frozen=True, gc=False):

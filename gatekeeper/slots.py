@@ -11,9 +11,11 @@ entry*, an upper bound of what the holder may hold at this instant. Guaranteed:
 * A stale request, a duplicate, a lost answer and a holder that falls silent change nothing or
   keep an entry too high; never too low.
 
-A request changes its own holder's lease only, computed from the last reported demand of all.
-Who must give slots up learns it at its own next call, confirms at the one after; then there is
-room. So a newcomer has its share within three cycles.
+A request changes its own holder's lease only, computed from the last reported demand of all. If
+that has nothing new, its answer may wait, and the lease is reviewed meanwhile (`held_calls`): who
+must give slots up hears of it between two of its calls, and confirms at the next. Then there is
+room, and a newcomer whose call waits has it at once: within little more than a cycle. One whose
+call does not wait has it within three. Too little room is divided as well, not had by the first.
 
 What a holder wants is what it can keep busy for a period: of short instances a slot serves many,
 and one that is leased to each of them would idle. While some wait, slots are kept for what others
@@ -101,14 +103,25 @@ class Holder:
 class Workflow:
     """A workflow's holders, their sums, and its settings (`running_max` 0: no limit).
 
-    `share` is what the last division between workflows gave it.
+    `share` is what the last division between workflows gave it, `due` how many of the free slots;
+    `seen_ms` is when one of its holders was heard last.
     """
 
-    __slots__ = ("asks", "holders", "ledger", "running_max", "share", "wanted", "weight")
+    __slots__ = (
+        "asks",
+        "due",
+        "holders",
+        "ledger",
+        "running_max",
+        "seen_ms",
+        "share",
+        "wanted",
+        "weight",
+    )
 
     def __init__(self) -> None:
         self.holders: dict[str, Holder] = {}
-        self.wanted = self.asks = self.ledger = self.share = 0
+        self.wanted = self.asks = self.ledger = self.share = self.due = self.seen_ms = 0
         self.weight = 1
         self.running_max = 0
 
@@ -130,11 +143,13 @@ class Outcome:
         reply: the answer; it may leave once the changes are durable.
         changed: the holder, if its row must be written.
         forgotten: SousChefs whose rows go.
+        is_stale: the request was not newer than the newest one taken.
     """
 
     reply: CycleReply
     changed: Holder | None
     forgotten: list[str]
+    is_stale: bool = False
 
 
 class LeaseBook:
@@ -164,7 +179,7 @@ class LeaseBook:
         self.unmet = 0
         self.kept = 0
         self.raised = 0
-        self._level = inf
+        self._level = self._due_level = inf
         self._divided: tuple[int, int, int] | None = None
         self._swept_ms: int | None = None
 
@@ -281,7 +296,7 @@ class LeaseBook:
         holder = self._open(request.souschef)
         order = (request.incarnation, request.seq)
         if known and order <= (holder.incarnation, holder.seq):
-            return Outcome(self._reply(holder), None, forgotten)
+            return Outcome(self._reply(holder), None, forgotten, is_stale=True)
         before = holder.durable() if known else None
         self._take_out(holder)
         holder.incarnation, holder.seq = order
@@ -296,13 +311,29 @@ class LeaseBook:
         have = request.holding + request.awakened + request.fresh
         holder.needs = have if request.needs < 0 else min(have, request.needs)
         holder.kept = 0 if request.leaving else self._keep(request.expects - holder.needs)
+        holder.ledger = bound
+        self.workflows[holder.workflow].seen_ms = now_ms
         self._put_in(holder)
-        target = 0 if request.leaving else self._target(holder, now_ms)
-        self._take_out(holder)
-        self._lease(holder, target, bound)
-        self._put_in(holder)
+        target, fair = (0, 0) if request.leaving else self._target(holder, now_ms)
+        if request.may_wait and not _matters(holder.target, target, fair):
+            target = holder.target  # what there is to tell is left to a review
+        self._lease(holder, target)
         changed = holder if holder.durable() != before else None
         return Outcome(self._reply(holder), changed, forgotten)
+
+    def review(self, souschef: str, now_ms: int, is_last: bool) -> Outcome:
+        """What its last report leads to, now that others have reported.
+
+        A lease that is lowered is told: the sooner, the more of its slots are free at its next
+        call. One that is raised by little is left until the last moment: the rest may follow.
+        """
+        holder = self.holders[souschef]
+        before = holder.durable()
+        target, fair = self._target(holder, now_ms)
+        if is_last or target < holder.target or _matters(holder.target, target, fair):
+            self._lease(holder, target)
+        changed = holder if holder.durable() != before else None
+        return Outcome(self._reply(holder), changed, [])
 
     def _bound(self, holder: Holder, request: CycleRequest) -> int:
         """How many slots the holder may hold at this instant, its newest lease left aside."""
@@ -321,32 +352,33 @@ class LeaseBook:
             return 0
         return max(0, min(expected, self.limit // limits.SLOTS_KEPT_PART - self.kept))
 
-    def _lease(self, holder: Holder, target: int, bound: int) -> None:
+    def _lease(self, holder: Holder, target: int) -> None:
         """Give the holder a lease: a new version if the target differs."""
         previous = holder.ledger
+        self._take_out(holder)
         if target != holder.target:
             holder.version += 1
             self.raised += max(0, target - holder.target)
             holder.target = target
-        if self.faults.grant_outside_ledger:
-            holder.ledger = bound
-            return
-        holder.ledger = max(target, bound)
-        total = self.ledger + holder.ledger
-        assert holder.ledger <= max(previous, bound) or total <= self.limit, (
+        if not self.faults.grant_outside_ledger:
+            holder.ledger = max(target, previous)
+        self._put_in(holder)
+        assert holder.ledger <= previous or self.ledger <= self.limit, (
             f"{holder.souschef}: raised from {previous} to {holder.ledger}, "
-            f"{total} of {self.limit} in all"
+            f"{self.ledger} of {self.limit} in all"
         )
 
-    def _target(self, holder: Holder, now_ms: int) -> int:
-        """The holder's fair share, spare slots included, as far as there is room."""
+    def _target(self, holder: Holder, now_ms: int) -> tuple[int, int]:
+        """The holder's fair share, spare slots included: as far as there is room, and all of it."""
         workflow = self.workflows[holder.workflow]
-        room = self.limit - (self.ledger - holder.ledger)
-        room = min(room, workflow.cap(self.limit) - (workflow.ledger - holder.ledger))
         fair = self._fair_share(holder, workflow, now_ms) + self._headroom(holder)
         if self.faults.grant_outside_ledger:
-            return holder.wanted
-        return max(0, min(fair, room))
+            return holder.wanted, holder.wanted
+        room = self.limit - self.ledger
+        if self.wanted > self.limit:
+            room = int(min(room, max(workflow.due, self._due_level)))
+        room = min(room, workflow.cap(self.limit) - workflow.ledger)
+        return max(0, min(fair, holder.ledger + room)), fair
 
     def _fair_share(self, holder: Holder, workflow: Workflow, now_ms: int) -> int:
         cap = workflow.cap(self.limit)
@@ -363,7 +395,10 @@ class LeaseBook:
         return parts[members.index(holder)]
 
     def _divide(self, turn: int, now_ms: int) -> None:
-        """Divide all slots between workflows.
+        """Divide all slots between workflows, and the free ones between those who are to have more.
+
+        Else who calls first would have all that is free, and the last nothing until others have
+        given up more.
 
         That costs a little for each workflow, so if there are many it is done anew only after
         SHARES_KEPT_MS. Who asks in between gets what it was given, or as much as those have who
@@ -383,11 +418,24 @@ class LeaseBook:
         ]
         self._level = inf
         for entry in self.workflows.values():
-            entry.share = 0
+            entry.share = entry.due = 0
         for entry, share in zip(busy, divide(self.limit, claims), strict=True):
             entry.share = share
             if share < entry.usable:
                 self._level = min(self._level, share / entry.weight)
+        self._due_level = inf
+        since_ms = now_ms - 2 * self.period_ms
+        short = [entry for entry in busy if entry.share > entry.ledger and entry.seen_ms > since_ms]
+        lacks = [
+            Claim(entry.share - entry.ledger, entry.weight, (entry.ledger, place))
+            for place, entry in enumerate(short)
+        ]
+        for entry, lack, due in zip(
+            short, lacks, divide(max(0, self.limit - self.ledger), lacks), strict=True
+        ):
+            entry.due = due
+            if due < lack.wanted:
+                self._due_level = min(self._due_level, due)
 
     def _headroom(self, holder: Holder) -> int:
         """Spare slots for expected arrivals: none while anybody's demand is unmet."""
@@ -431,6 +479,11 @@ class LeaseBook:
         del workflow.holders[souschef]
         if not workflow.holders and workflow.weight == 1 and not workflow.running_max:
             del self.workflows[holder.workflow]
+
+
+def _matters(held: int, target: int, fair: int) -> bool:
+    """Whether a raise is to be told at once: the first slots, or at least half of what is due."""
+    return target > held and (held == 0 or 2 * (target - held) >= fair - held)
 
 
 def _member(holder: Holder) -> Member:

@@ -17,6 +17,10 @@ _KNOWN_FROM = 0.01
 """Fewer slots that were given back tell nothing: it is too long ago."""
 
 
+_LEFT_TO_WAIT = 0.1
+"""Of a slot's time: less than that is not worth a slot of its own, and waits its turn."""
+
+
 class Wanted(NamedTuple):
     """Slots that can be kept busy: with what is there, and with what is likely to come."""
 
@@ -76,7 +80,8 @@ class Demand:
         self._left /= 2
         if busy == 1.0:
             return Wanted(have, have)
-        margin = busy * limits.DEMAND_MARGIN
-        needs = min(have, ceil((have + arrivals) * margin))
-        expects = ceil(self._lately * margin) if self._lately >= part else 0
+        # What runs on after the period, and what has run on into it, are about the same.
+        work = queued + max(arrivals, self._holding)
+        needs = min(have, max(1, ceil(work * busy - _LEFT_TO_WAIT)))
+        expects = max(1, ceil(self._lately * busy - _LEFT_TO_WAIT)) if self._lately >= part else 0
         return Wanted(needs, max(needs, expects))

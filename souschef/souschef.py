@@ -439,6 +439,7 @@ class SousChef(DurableObject):
             leaving=leaving,
             needs=0 if leaving else wanted.needs,
             expects=0 if leaving else wanted.expects,
+            may_wait=not leaving,
         )
 
     def _on_call_sent(self) -> None:

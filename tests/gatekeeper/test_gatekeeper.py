@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -107,6 +108,102 @@ async def test_a_store_that_is_full_gives_no_lease_that_it_does_not_hold(tmp_pat
         cluster.crash("c0")
         cluster.open("c0")
         assert (await statistics(cluster)).ledger == 10
+
+
+async def full_house(cluster: Cluster) -> tuple[CycleReply, asyncio.Task[CycleReply]]:
+    """A SousChef with all slots that wants more: its lease, and its next call."""
+    lease = await cycle(cluster, request(fresh=20))
+    assert lease.target == 10
+    again = obeying(lease, seq=2, holding=10, fresh=10)
+    return lease, asyncio.create_task(cycle(cluster, again))
+
+
+def obeying(lease: CycleReply, souschef: str = "acme/w/0", **values: Any) -> CycleRequest:
+    given = {"lease_version": lease.lease_version, "target": lease.target, "may_wait": True}
+    return request(souschef, **{**given, **values})
+
+
+async def test_an_answer_with_nothing_new_waits_for_most_of_the_period(tmp_path: Path) -> None:
+    async with cluster_at(tmp_path) as cluster:
+        lease, waits = await full_house(cluster)
+        start_s = cluster.loop.time()
+        assert await waits == lease
+        assert 0.85 < cluster.loop.time() - start_s < 0.95
+
+
+async def test_who_must_give_slots_up_hears_of_it_at_once(tmp_path: Path) -> None:
+    """And so does the newcomer, when they have been given up: both between two of their calls."""
+    async with cluster_at(tmp_path) as cluster:
+        lease, waits = await full_house(cluster)
+        start_s = cluster.loop.time()
+        newcomer = asyncio.create_task(cycle(cluster, request("acme/x/0", fresh=3, may_wait=True)))
+        lowered = await waits
+        assert lowered.target == 7
+        assert cluster.loop.time() - start_s < 0.2
+        confirming = obeying(lowered, seq=3, holding=7, fresh=10)
+        confirms = asyncio.create_task(cycle(cluster, confirming))
+        assert (await newcomer).target == 3
+        assert cluster.loop.time() - start_s < 0.4
+        assert not confirms.done()
+        assert lease.lease_version < lowered.lease_version == (await confirms).lease_version
+
+
+async def test_a_call_that_came_twice_has_one_answer_and_a_newer_one_ends_its_wait(
+    tmp_path: Path,
+) -> None:
+    async with cluster_at(tmp_path) as cluster:
+        lease, waits = await full_house(cluster)
+        again = obeying(lease, seq=2, holding=10, fresh=10)
+        twice = asyncio.create_task(cycle(cluster, again))
+        await asyncio.sleep(0.5)
+        assert not waits.done()
+        assert not twice.done()
+        newer = asyncio.create_task(cycle(cluster, msgspec.structs.replace(again, seq=3)))
+        assert await waits == await twice == lease
+        assert not newer.done()
+        start_s = cluster.loop.time()
+        assert await cycle(cluster, again) == lease  # late: it has that of the newer one
+        assert newer.done()
+        assert cluster.loop.time() - start_s > 0.5
+
+
+async def test_one_that_has_left_is_given_nothing_by_a_late_copy_of_its_call(
+    tmp_path: Path,
+) -> None:
+    async with cluster_at(tmp_path) as cluster:
+        lease = await cycle(cluster, request(fresh=2))
+        stale = obeying(lease, seq=2)
+        left = obeying(lease, seq=3, target=0, leaving=True, may_wait=False)
+        await cycle(cluster, left)
+        start_s = cluster.loop.time()
+        await cycle(cluster, stale)
+        assert cluster.loop.time() - start_s < 0.1
+        other = await cycle(cluster, request("acme/x/0"))
+        await asyncio.sleep(2)
+        await cycle(cluster, obeying(other, "acme/x/0", seq=2, target=0, leaving=True))
+        assert (await statistics(cluster)).ledger == 0
+
+
+async def test_who_waits_hears_that_the_gatekeeper_is_gone_or_can_not_write(
+    tmp_path: Path,
+) -> None:
+    async with cluster_at(tmp_path) as cluster:
+        gatekeeper = cluster.hosts["c0"].local(ACME)
+        assert isinstance(gatekeeper, Gatekeeper)
+        _, waits = await full_house(cluster)
+        put, gatekeeper._write = gatekeeper._write, _full  # type: ignore[method-assign]
+        await cluster.router.call(ACME, "set_limit", 4)
+        with pytest.raises(Overloaded):
+            await waits
+        gatekeeper._write = put  # type: ignore[method-assign]
+        assert (await statistics(cluster)).ledger == 10
+        lease = await cycle(cluster, request(seq=3, holding=10, fresh=10))
+        waits = asyncio.create_task(cycle(cluster, obeying(lease, seq=4, holding=10, fresh=10)))
+        await asyncio.sleep(0.5)
+        cluster.crash("c0")
+        with pytest.raises(Exception, match="closed"):
+            await waits
+        cluster.open("c0")
 
 
 def _full(holder: object) -> None:

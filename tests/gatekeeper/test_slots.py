@@ -21,7 +21,7 @@ class Chef:
         self.incarnation = 1
         self.seq = self.version = self.target = self.holding = self.awakened = self.fresh = 0
 
-    def request(self, leaving: bool = False) -> CycleRequest:
+    def request(self, leaving: bool = False, may_wait: bool = False) -> CycleRequest:
         self.seq += 1
         if leaving:
             self.target = 0
@@ -37,6 +37,7 @@ class Chef:
             self.version,
             self.target,
             leaving,
+            may_wait=may_wait,
         )
 
     def adopt(self, reply: CycleReply) -> None:
@@ -111,10 +112,23 @@ class Leasing(RuleBasedStateMachine):
         self.chefs[who].awakened += awakened
         self.chefs[who].fresh += fresh
 
-    @rule(who=st.integers(0, 3), lost=st.booleans())
-    def cycle(self, who: int, lost: bool) -> None:
+    @rule(who=st.integers(0, 3), lost=st.booleans(), may_wait=st.booleans())
+    def cycle(self, who: int, lost: bool, may_wait: bool) -> None:
         chef = self.chefs[who]
-        self.call(chef, chef.request(), lost)
+        self.call(chef, chef.request(may_wait=may_wait), lost)
+
+    @rule(who=st.integers(0, 3), lost=st.booleans(), is_last=st.booleans())
+    def review(self, who: int, lost: bool, is_last: bool) -> None:
+        chef = self.chefs[who]
+        holder = self.book.holders.get(chef.name)
+        if holder is None or holder.left:
+            return
+        outcome = self.book.review(chef.name, self.now_ms, is_last)
+        self.table.write(outcome)
+        if lost:
+            self.late.append((chef, outcome.reply))
+        else:
+            chef.adopt(outcome.reply)
 
     @rule(who=st.integers(0, 3), lost=st.booleans())
     def leave(self, who: int, lost: bool) -> None:
@@ -243,6 +257,68 @@ def test_a_newcomer_gets_its_share_within_three_cycles() -> None:
             done_ms = tick_ms
     assert done_ms is not None
     assert done_ms <= 3_000
+
+
+def loud_and_newcomers(names: str) -> tuple[LeaseBook, Chef, list[Chef]]:
+    """One that holds all 40 slots and has more to do, and those who now want 10 each."""
+    book, loud = LeaseBook(40), Chef("acme/loud/0")
+    loud.fresh = 1_000
+    settle(book, [loud], 3)
+    newcomers = [Chef(f"acme/{name}/0") for name in names]
+    for chef in newcomers:
+        chef.fresh = 10
+        chef.adopt(book.on_request(chef.request(may_wait=True), 3_100).reply)
+    return book, loud, newcomers
+
+
+def test_free_slots_are_shared_by_those_who_are_to_have_more() -> None:
+    """Not: the first to call has its whole share, and the last nothing for another cycle."""
+    book, loud, newcomers = loud_and_newcomers("abcdefghi")
+    loud.adopt(book.review(loud.name, 3_200, False).reply)
+    assert loud.target == 4
+    loud.holding = 31  # nine have ended when it calls
+    loud.adopt(book.on_request(loud.request(), 4_000).reply)
+    for chef in newcomers:
+        chef.adopt(book.on_request(chef.request(), 4_100).reply)
+    assert [chef.target for chef in newcomers] == [1] * 9
+
+
+def test_free_slots_do_not_wait_for_one_who_does_not_call() -> None:
+    book, loud, (_gone, here) = loud_and_newcomers("ab")
+    loud.adopt(book.review(loud.name, 3_200, False).reply)
+    loud.holding = 38
+    loud.adopt(book.on_request(loud.request(), 4_000).reply)
+    here.adopt(book.on_request(here.request(), 4_100).reply)
+    assert here.target == 1
+    here.adopt(book.on_request(here.request(), 5_200).reply)
+    assert here.target == 2
+
+
+def test_a_call_that_may_wait_lowers_nothing_and_a_review_does() -> None:
+    """So that those who come together are heard together."""
+    book, loud, _ = loud_and_newcomers("a")
+    reply = book.on_request(loud.request(may_wait=True), 4_000).reply
+    assert (reply.lease_version, reply.target) == (loud.version, 40)
+    reply = book.review(loud.name, 4_100, False).reply
+    assert (reply.lease_version, reply.target) == (loud.version + 1, 30)
+    assert book.ledger == 40  # until it has confirmed that
+
+
+def test_a_raise_by_little_is_told_at_the_last_review() -> None:
+    """The rest may follow; who has none at all has them at once."""
+    book, loud, newcomers = loud_and_newcomers("abcdefghi")
+    loud.adopt(book.review(loud.name, 3_200, False).reply)
+    loud.holding = 4
+    loud.adopt(book.on_request(loud.request(may_wait=True), 4_000).reply)
+    for chef in newcomers:
+        chef.adopt(book.review(chef.name, 4_100, False).reply)
+        assert chef.target == 4
+        chef.holding, chef.fresh = 1, 0
+    for chef in newcomers:
+        chef.adopt(book.on_request(chef.request(), 5_000).reply)
+    book.on_request(newcomers[0].request(), 6_000)  # has confirmed: three of 27 are free
+    assert book.review(loud.name, 6_100, False).reply.target == 4
+    assert book.review(loud.name, 6_900, True).reply.target == 7
 
 
 def test_headroom_lets_a_create_start_without_a_call() -> None:

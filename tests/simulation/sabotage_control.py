@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,8 @@ from toque.api import changes, service
 from toque.api.cache import AccountCache
 from toque.api.listing import Lister
 from toque.api.service import ControlPlane
+from toque.gatekeeper import slots
+from toque.gatekeeper.fairness import Claim
 from toque.gatekeeper.slots import LeaseBook
 from toque.runtime.activation import Activation
 from toque.runtime.alarms import AlarmDriver
@@ -94,15 +96,26 @@ def _lease_lowered_early() -> Bug:
     """The ledger is lowered when less is given, not when the holder has confirmed."""
     lease = LeaseBook._lease
 
-    def early(self: Any, holder: Any, target: int, bound: int) -> None:
-        lease(self, holder, target, min(bound, target))
+    def early(self: Any, holder: Any, target: int) -> None:
+        self._take_out(holder)
+        holder.ledger = min(holder.ledger, target)
+        self._put_in(holder)
+        lease(self, holder, target)
 
     return LeaseBook, "_lease", early
 
 
 def _first_takes_all() -> Bug:
-    """A SousChef gets what it wants as far as there is room."""
-    return LeaseBook, "_fair_share", lambda self, holder, workflow, now_ms: holder.wanted
+    """The first workflow has what it wants, and the others what is left."""
+
+    def greedy(left: int, claims: Sequence[Claim]) -> list[int]:
+        shares = []
+        for claim in claims:
+            shares.append(min(left, claim.wanted))
+            left -= shares[-1]
+        return shares
+
+    return slots, "divide", greedy
 
 
 def _counts_drift() -> Bug:
