@@ -40,6 +40,7 @@ from ..runtime.errors import (
 )
 from ..runtime.ids import Placement
 from . import topology
+from .identity_ray import connected_to
 from .keeper import Process, is_alive
 from .local_run import LocalRun
 from .shard_ray import actor_class
@@ -98,6 +99,15 @@ def start_ray(
             signal.signal(number, handler)
 
 
+def connect_ray(address: str, namespace: str) -> None:
+    """Connect to the Ray cluster at an address, and say nothing."""
+    for name in _OF_THE_DRIVER:
+        os.environ.setdefault(name, topology.process_environment()[name])
+    _read_environment_again()
+    _silence()
+    ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level=logging.ERROR)
+
+
 def _read_environment_again() -> None:
     """Ray's core reads its settings and its secret once, when it is imported; again, now."""
     if hasattr(ray_core, "Config"):
@@ -144,15 +154,24 @@ class Cluster:
         specs: by shard.
         handles: the actors, by shard.
         node: the Ray node this process is on.
+        address: of the Ray cluster; None: a local one, which this process starts.
+        ray_address, ray_id: where that cluster's directory service is, and which cluster it is;
+            see identity_ray.
     """
 
     def __init__(
-        self, specs: list[ShardSpec], run: LocalRun | None, thread: ThreadPoolExecutor
+        self,
+        specs: list[ShardSpec],
+        run: LocalRun | None,
+        thread: ThreadPoolExecutor,
+        address: str | None = None,
     ) -> None:
         self.specs = {spec.shard: spec for spec in specs}
         self.handles: dict[str, Any] = {}
         self.node = ""
         self.run = run
+        self.address = address
+        self.ray_address = self.ray_id = ""
         self.num_cpus: int | None = None
         self.resources: dict[str, float] | None = None
         self.connected_before = ray.is_initialized()
@@ -170,6 +189,11 @@ class Cluster:
         """How many processes of a former run were ended at the start."""
         return len(self.run.leftovers) if self.run is not None else 0
 
+    @property
+    def may_connect_anew(self) -> bool:
+        """Whether it uses a cluster that was there, over a connection that is its own."""
+        return self.run is None and not self.connected_before and bool(self.ray_id)
+
     async def blocking(self, work: Callable[..., T], *args: Any) -> T:
         """Run a blocking Ray call in the thread that all of them share."""
         return await asyncio.get_running_loop().run_in_executor(
@@ -186,6 +210,10 @@ class Cluster:
             )
             self.roots = self.run.cluster_roots()
         else:
+            if not self.connected_before:
+                assert self.address is not None
+                connect_ray(self.address, self.spec.namespace)
+            self.ray_address, self.ray_id = connected_to()
             for spec in self.specs.values():
                 _end_former(spec)
         self.node = ray.get_runtime_context().get_node_id()
@@ -270,15 +298,16 @@ class Cluster:
         )
 
     async def rebuild(self) -> None:
-        """Bring a local cluster up anew after Ray's own processes were lost."""
-        if self.run is None:
+        """Bring the shards up anew after Ray was lost: on a local cluster that is started anew, or
+        on the one that is now at the address."""
+        if self.run is None and not self.may_connect_anew:
             raise ClusterStartFailed("Ray is gone, and it was not started here.")
         await self.blocking(self._rebuild)
         await self.wait_ready()
 
     def _rebuild(self) -> None:
-        assert self.run is not None
-        self.run.end_processes()
+        if self.run is not None:
+            self.run.end_processes()
         ray.shutdown()
         self._up()
 
@@ -409,24 +438,9 @@ async def attach(
         CallerError, AuthorError: a shard can't open; the error is its own.
         ClusterStartFailed: Ray can't be reached, or a shard did not come up in time.
     """
-    cluster = Cluster(specs, None, _new_thread())
-
-    def up() -> None:
-        if not cluster.connected_before:
-            for name in _OF_THE_DRIVER:
-                os.environ.setdefault(name, topology.process_environment()[name])
-            _read_environment_again()
-            _silence()
-            ray.init(
-                address=address,
-                namespace=cluster.spec.namespace,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-        cluster._up()
-
+    cluster = Cluster(specs, None, _new_thread(), address)
     try:
-        await cluster.blocking(up)
+        await cluster.blocking(cluster._up)
         await cluster.wait_ready(timeout_ms)
     except BaseException as error:
         await cluster.take_down()

@@ -3,8 +3,10 @@
 It asks each actor for its health once per period, never with more than one call under way. An
 actor that is silent too long, or whose main loop has not turned for too long, is killed by the
 operating system (a stopped process obeys nothing else) and Ray starts it anew. An actor that Ray
-has given up is made again. If Ray's own processes are lost, a local cluster is rebuilt. A local
-cluster is kept with an idle worker, so that a shard that is killed need not wait for a new one.
+has given up is made again. If Ray's own processes are lost, a local cluster is rebuilt; a cluster
+that was there before is the business of those who run it, and when another one answers at its
+address, the shards are made on that. A local cluster is kept with an idle worker, so that a shard
+that is killed need not wait for a new one.
 
 While a shard opens it may take longer: importing a workflow file blocks the main loop. A process
 that gives no sign of life after its start is ended too: it has noted its number as its first act
@@ -33,6 +35,7 @@ from ..runtime.notes import notes_path, read_notes
 from . import keeper
 from .claims import Claim, read_claim
 from .cluster_ray import Cluster
+from .identity_ray import which_answers
 from .keeper import Process
 
 log = logging.getLogger("toque.supervisor")
@@ -101,6 +104,8 @@ class Supervisor:
         if self._cluster.run is not None:
             self._tasks.append(self._loop.create_task(self._watch_ray(), name="watch ray"))
             self._tasks.append(self._loop.create_task(self._keep_spare(), name="spare"))
+        elif self._cluster.may_connect_anew:
+            self._tasks.append(self._loop.create_task(self._watch_attached(), name="watch ray"))
 
     async def wait_seen(self) -> None:
         """Wait until every actor has been seen well once."""
@@ -277,7 +282,7 @@ class Supervisor:
     # --- Ray ---
 
     def _ray_is_there(self) -> bool:
-        return all(map(keeper.is_alive, self._cluster.roots))
+        return ray.is_initialized() and all(map(keeper.is_alive, self._cluster.roots))
 
     async def _keep_spare(self) -> None:
         """Have a worker in which a shard can start anew, once all are well."""
@@ -291,23 +296,51 @@ class Supervisor:
                 await asyncio.wait_for(self._back.wait(), limits.SPARE_WORKER_PERIOD_MS / 1000)
 
     async def _watch_ray(self) -> None:
+        """A local cluster of which a process ended is started anew."""
         while True:
             await asyncio.sleep(self._period_s)
             if self._ray_is_there():
                 continue
-            started = self._loop.time()
-            self._tell("ray", "lost", "a process of the local Ray cluster ended")
             for process in self._cluster.roots:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)  # actors outlive a raylet that is a zombie
-            async with self._rebuilding:
-                try:
-                    await self._cluster.rebuild()
-                except Exception as error:
-                    self._tell("ray", "failed", f"it did not come up again: {error}")
-                    continue
-            took_ms = round((self._loop.time() - started) * 1000)
-            self._tell("ray", "back", "the local Ray cluster was rebuilt", took_ms)
+            await self._rebuild(
+                "a process of the local Ray cluster ended", "the local Ray cluster was rebuilt"
+            )
+
+    async def _watch_attached(self) -> None:
+        """A cluster that is there no more, but another one at its address, is left for that.
+
+        It is looked for only when a shard has been down for long: while Ray's directory service is
+        away, shards go on, and a service that comes back with all it knew needs nobody's help.
+        """
+        cluster = self._cluster
+        while True:
+            await asyncio.sleep(self._silence_s)
+            if ray.is_initialized() and not self._is_long_down():
+                continue
+            which = await which_answers(cluster.ray_address)
+            if ray.is_initialized() and which in ("", cluster.ray_id):
+                continue
+            await self._rebuild(
+                f"at {cluster.ray_address} is another Ray cluster than before",
+                "the shards are on the new Ray cluster",
+            )
+
+    def _is_long_down(self) -> bool:
+        since = self._loop.time() - self._silence_s
+        return any(self._last_well.get(shard, since) <= since for shard in self._down)
+
+    async def _rebuild(self, lost: str, back: str) -> None:
+        started = self._loop.time()
+        self._tell("ray", "lost", lost)
+        async with self._rebuilding:
+            try:
+                await self._cluster.rebuild()
+            except Exception as error:
+                self._tell("ray", "failed", f"it did not come up again: {error}")
+                return
+        self._tell("ray", "back", back, round((self._loop.time() - started) * 1000))
 
 
 def _end_elsewhere(handle: Any) -> None:

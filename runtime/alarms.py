@@ -10,6 +10,9 @@ before, it fires again. If the handler fails, the alarm is set anew with backoff
 is never dropped. At most ALARMS_PER_TURN_MAX fire in one turn of the loop, and none while the disk
 is behind, so that a herd of overdue alarms can't starve calls. A herd that is larger than the
 window is read part by part, each once.
+
+Due times are instants of the wall clock. If that is set forward, what is then due fires within
+ALARM_LOOK_MS; if it is set back, alarms wait until it shows their time again.
 """
 
 from __future__ import annotations
@@ -279,13 +282,15 @@ class AlarmDriver:
         while self._heap and self._due.get(self._heap[0][1], (None,))[0] != self._heap[0][0]:
             heapq.heappop(self._heap)  # replaced, cleared or fired since
         next_ms = self._heap[0][0] if self._heap else self._window_end_ms
-        next_ms = min(next_ms, self._window_end_ms)
+        now_ms = self._clock.now_ms()
+        # The timer knows nothing of a clock that is set meanwhile: look again before long.
+        next_ms = min(next_ms, self._window_end_ms, now_ms + limits.ALARM_LOOK_MS)
         if self._timer is not None:
             if self._timer_ms <= next_ms:
                 return
             self._timer.cancel()
         self._timer_ms = next_ms
-        delay_ms = max(0, next_ms - self._clock.now_ms())
+        delay_ms = max(0, next_ms - now_ms)
         self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
 
     def _tick(self) -> None:

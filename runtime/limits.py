@@ -208,6 +208,7 @@ ALARM_WINDOW_ROWS = 4_000  # reading so many takes a few ms
 ALARMS_PER_TURN_MAX = 50
 PACED_PER_TURN_MAX = 64  # grants, resumes: bulk work between which calls have their turn
 PACED_ROWS_MAX = 2_000  # with more than that in the open batch, bulk work waits for the disk
+ALARM_LOOK_MS = 5_000  # so late is an alarm, at most, that a clock set forward has made due
 ALARM_BACKOFF_MIN_MS = 2_000
 ALARM_BACKOFF_MAX_MS = 15 * MINUTE_MS
 ALARM_HANDLER_MAX_MS = 15 * MINUTE_MS  # CF; then it is cancelled, and the alarm fires again

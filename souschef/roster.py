@@ -500,6 +500,7 @@ class Roster:
                 asked[key] = (doubt.shard, doubt.run_id)
         self._overdue_sleepers(asked, now_ms)
         for key, held in self.held.items():
+            held.heard_ms = min(held.heard_ms, now_ms)  # the clock went back
             if held.heard_ms == ASK_AT_ONCE or (
                 now_ms - held.heard_ms > limits.POKE_HELD_AFTER_MS and not held.flying
             ):

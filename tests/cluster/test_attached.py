@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.conftest import has_ended
 from tests.engines import worker_app
 from toque.actors import topology
 from toque.actors.cluster_ray import Cluster
+from toque.actors.identity_ray import connected_to, which_answers
 from toque.api import wiring_ray
 
 pytestmark = [pytest.mark.cluster]
@@ -55,3 +57,10 @@ async def test_a_runtime_uses_a_ray_that_is_there_and_leaves_it_as_it_was(
         assert list((data / "run").glob("*.tcp")) == []
     assert len(set(pids)) == 2
     assert (await cluster.ask("d0", "health", WAIT_S))["state"] == "open"  # another's is untouched
+
+
+async def test_it_is_known_which_cluster_answers_at_an_address(cluster: Cluster) -> None:
+    """Else a server would never leave a cluster that was lost."""
+    address, mine = await cluster.blocking(connected_to)
+    assert mine
+    assert await asyncio.wait_for(which_answers(address), WAIT_S) == mine

@@ -1,8 +1,7 @@
 """Disks that misbehave: a library that makes syncs fail or last, and a file system of few bytes.
 
-The library (bad_disk.c) is built here with the machine's C compiler. The small file systems need
-the right to mount, in a namespace that ends with the process. Where one of them can't be had, the
-tests that need it are skipped and say why.
+The library is bad_disk.c. The small file systems need the right to mount, in a namespace that ends
+with the process; where that can't be had, the tests that need it are skipped and say why.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.slow_fsync import compiler
+from tests.recovery.preloaded import built
 
 SOURCE = Path(__file__).with_name("bad_disk.c")
 _NUMBERS = struct.Struct("=4Q")
@@ -65,14 +64,7 @@ class BadDisk:
 @contextlib.contextmanager
 def bad_disk(folder: Path) -> Iterator[BadDisk]:
     """The library, built into a folder."""
-    try:
-        cc = compiler()
-    except SystemExit as missing:
-        pytest.skip(f"syncs can't be made to fail here: {missing}")
-    library, control = folder / "bad_disk.so", folder / "bad_disk.told"
-    command = [cc, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(SOURCE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    library, control = built(SOURCE, folder), folder / "bad_disk.told"
     control.write_bytes(bytes(_NUMBERS.size))
     disk = BadDisk(library, control)
     try:

@@ -6,7 +6,9 @@ Each round creates instances of five steps (see flow) with the limit at 50, and 
 kills, with SIGKILL: `actor` one shard actor; `all` all of them; `raylet` and `gcs` that process of
 Ray's own, after which the local Ray is built anew; `tree` every process, the server with Ray and
 all, which is then started on the same directory again. `stop` stops one shard actor with SIGSTOP
-for 30 s (one round). After each round:
+for 30 s (one round). `clock` sets the wall clocks of all processes, then of each shard actor and of
+the server its own, an hour forward or back, or has them go faster and slower, and ends an actor, so
+that its shard goes on by another clock. After each round:
 
 * all instances are complete;
 * the recorded result of each step is the first that was ever seen, and no completed step ran
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
 import shutil
@@ -36,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.recovery import flow, proof, slots
+from tests.recovery.bad_clock import EVERYBODY, BadClock, bad_clock
 from tests.recovery.server import LIMIT, Server
 from toque.actors import keeper
 from toque.api.client import Client
@@ -46,11 +50,14 @@ RAYS_OWN = {"raylet": "raylet", "gcs": "gcs_server"}
 """By kind, the name of the program that is killed."""
 ONCE = ("tree", *RAYS_OWN)
 """Kinds after which it takes longer until there is something to kill again."""
-KINDS = ("actor", "all", *RAYS_OWN, "tree", "stop")
+KINDS = ("actor", "all", *RAYS_OWN, "tree", "clock", "stop")
 STOPPED_S = 30.0
 QUIET_S = 30.0
 END_S = 120.0
 LOOKERS = 4
+AHEAD_S = (-86_400.0, -3_600.0, -5.0, 5.0, 3_600.0, 86_400.0)
+HURRIES = (-0.3, 0.0, 0.3)
+CLOCKS_SET = 3
 
 
 @dataclass
@@ -73,9 +80,16 @@ class Round:
     """One round: instances, faults, proof."""
 
     def __init__(
-        self, server: Server, kind: str, name: str, instances: int, chance: random.Random
+        self,
+        server: Server,
+        kind: str,
+        name: str,
+        instances: int,
+        chance: random.Random,
+        clock: BadClock | None,
     ) -> None:
         self.server = server
+        self.clock = clock
         self.kind = kind
         self.chance = chance
         self.ids = [f"{name}-{number}" for number in range(instances)]
@@ -109,7 +123,8 @@ class Round:
         figures.samples += reader.samples
         figures.running_max = max(figures.running_max, shown.running_max, reader.most.running)
         figures.held_max = max(figures.held_max, reader.most.held)
-        figures.recoveries_s += recoveries(lines, self.killed)
+        if self.kind != "clock":  # the log has the times that the processes' clocks showed
+            figures.recoveries_s += recoveries(lines, self.killed)
         figures.violations += mine
 
     async def _load(self, client: Client) -> list[str]:
@@ -177,6 +192,9 @@ class Round:
             await pause(lasts_s / 4)
             await self._stop_one()
             return
+        if self.kind == "clock":
+            await self._wrong_clocks(lasts_s)
+            return
         moments = sorted(self.chance.uniform(0.1, lasts_s) for _ in range(2))
         before = 0.0
         for moment in moments[: 1 if self.kind in ONCE else 2]:
@@ -202,6 +220,22 @@ class Round:
         ended = self.server.kill(victims)
         self.killed.append((at, {process.pid for process in ended}))
         self.kills += len(ended)
+
+    async def _wrong_clocks(self, lasts_s: float) -> None:
+        """Clocks go wrong at three moments; at the second an actor ends."""
+        clock = self.clock
+        assert clock is not None
+        clock.right()
+        for number in range(CLOCKS_SET):
+            await pause(lasts_s / (CLOCKS_SET + 1))
+            own = [one.pid for one in (self.server.process, *self.server.actors())]
+            for one in [EVERYBODY, *(own if number else ())]:
+                clock.put(self.chance.choice(AHEAD_S), one)
+                clock.hurry(self.chance.choice(HURRIES), one)
+            if number == 1:
+                await asyncio.to_thread(self._kill)
+        await pause(lasts_s / (CLOCKS_SET + 1))
+        assert all(clock.asked(one) for one in own), "somebody never looked at the clock"
 
     async def _stop_one(self) -> None:
         victim = self.chance.choice(self.server.actors())
@@ -272,17 +306,22 @@ async def campaign(
         keep: stop at the first violation and copy the data there.
     """
     figures = {kind: Figures() for kind in kinds}
-    with tempfile.TemporaryDirectory(prefix="tq") as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tq"))
         data, log = Path(folder, "data"), Path(folder, "log")
-        server = await asyncio.to_thread(Server, data, log, data_shards)
+        clock = stack.enter_context(bad_clock(Path(folder))) if "clock" in kinds else None
+        environment = None if clock is None else clock.environment
+        server = await asyncio.to_thread(Server, data, log, data_shards, environment=environment)
         try:
             for kind, mine in figures.items():
                 chance = random.Random(f"{seed}/{kind}")
                 for number in range(1 if kind == "stop" else rounds):
                     log.write_bytes(b"")
-                    one = Round(server, kind, f"{kind}-{number}", instances, chance)
+                    one = Round(server, kind, f"{kind}-{number}", instances, chance, clock)
                     began = time.monotonic()
                     await one.run(mine)
+                    if clock is not None:
+                        clock.right()
                     if mine.violations and keep is not None:
                         await asyncio.to_thread(server.kill_tree)
                         shutil.copytree(folder, keep, dirs_exist_ok=True)

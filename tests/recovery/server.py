@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Server:
         data_shards: how many data shards a new directory gets.
         limit: how many instances may run.
         more: further arguments of `serve`.
+        environment: further variables of all its processes.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class Server:
         data_shards: int,
         limit: int = LIMIT,
         more: Iterable[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data = data
         self.log = log
         self.data_shards = data_shards
         self._limit = limit
         self._more = list(more)
+        self._environment = {**os.environ, **(environment or {})}
         self.token = secrets.token_hex(16)
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
@@ -73,6 +76,7 @@ class Server:
                 stderr=noise,
                 text=True,
                 cwd=ROOT,
+                env=self._environment,
             )
         told = threading.Event()
         self._ready = False
@@ -137,6 +141,13 @@ class Server:
             keeper.wait_ended(descriptor)
             os.close(descriptor)
         flow.note(str(self.log), what="killed", pid=process.pid)
+
+    @property
+    def process(self) -> Process:
+        """The process that serves."""
+        found = keeper.identify(self._process.pid)
+        assert found is not None, "it has ended"
+        return found
 
     def kill(self, victims: Iterable[Process]) -> list[Process]:
         """SIGKILL processes at once and note their deaths; gives those that were alive."""

@@ -163,6 +163,36 @@ async def test_an_alarm_set_while_a_handler_runs_waits_for_its_end(cluster, in_m
     await shards.close()
 
 
+@pytest.mark.parametrize("due_in_ms", [HOUR_MS - 1_000, HOUR_MS + 3_000])
+@pytest.mark.parametrize("wait_ms", [0, 4_000, 70_000])
+async def test_what_a_clock_set_forward_has_made_due_fires_before_long(cluster, due_in_ms, wait_ms):
+    """And what is set after that fires in time."""
+    shards = cluster()
+    await shards.router.call(WHO, "set_in", due_in_ms)
+    await asyncio.sleep(wait_ms / 1000)
+    shards.clock.skew_ms += HOUR_MS
+    await shards.router.call(EntityRef("Sleeper", "late"), "set_in", 1_000)
+    due_ms = await shards.router.call(EntityRef("Sleeper", "late"), "due")
+    await asyncio.sleep((limits.ALARM_LOOK_MS + 3_050) / 1000)
+    assert len(Sleeper.runs) == 2
+    assert min(Sleeper.began_ms) - due_ms < limits.ALARM_LOOK_MS
+    await shards.close()
+
+
+async def test_a_clock_that_is_set_back_and_right_again_makes_no_alarm_late(cluster):
+    shards = cluster()
+    await shards.router.call(WHO, "set_in", 10_000)
+    due_ms = await shards.router.call(WHO, "due")
+    shards.clock.skew_ms -= HOUR_MS
+    await asyncio.sleep(70)
+    assert Sleeper.runs == [], "the clock did not show that time"
+    shards.clock.skew_ms += HOUR_MS
+    await asyncio.sleep(limits.ALARM_LOOK_MS / 1000 + 0.05)
+    assert Sleeper.runs == [0]
+    assert Sleeper.began_ms[0] - due_ms < 60_050 + limits.ALARM_LOOK_MS
+    await shards.close()
+
+
 @pytest.mark.parametrize("ends", [None, raises], ids=["well", "badly"])
 async def test_what_is_deleted_while_a_handler_runs_stays_deleted(cluster, ends):
     shards = cluster()

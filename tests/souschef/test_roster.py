@@ -347,6 +347,13 @@ def test_a_newer_run_is_believed_though_the_clock_was_set_back() -> None:
     assert roster.held["acme/w/x"].run_id == "r2"
 
 
+def test_who_runs_is_asked_in_time_though_the_clock_was_set_back() -> None:
+    roster = roster_with(1, report("queued", 1))
+    roster.on_grant_answer(roster.take_grants()["d0"], [True], 3_600_000)
+    assert not roster.due_pokes(1_000)
+    assert roster.due_pokes(1_001 + limits.POKE_HELD_AFTER_MS) == {"d0": [("acme/w/x", "r1")]}
+
+
 def test_a_parked_run_in_doubt_is_asked_even_after_a_crash() -> None:
     rows = DictRows()
     roster = Roster(rows, CHEF, 1_000)
