@@ -98,8 +98,8 @@ class Server:
         process.stdout.close()
 
     def client(self) -> Client:
-        """A client of it."""
-        return connect(self.url, self.token)
+        """A client of it, which bears that it is started again."""
+        return connect(self.url, self.token, retry_for=f"{2 * READY_S:g} seconds")
 
     @property
     def url(self) -> str:
