@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,16 @@ class Starter:
         """All processes of its tree but itself."""
         pid = self.process.pid
         return [process for process in keeper.offspring([pid]) if process.pid != pid]
+
+    def noted(self) -> list[Process]:
+        """As `others`, as soon as the keeper has noted all of them: it looks twice a second."""
+        pause = threading.Event()
+        while True:
+            found = self.others()
+            run = keeper.read_run(str(self.noise.with_name("data") / "run.json"))
+            if run is not None and set(found) <= set(keeper.processes_of(run)):
+                return found
+            pause.wait(0.05)
 
     def kill(self) -> None:
         self.process.kill()
@@ -100,7 +111,7 @@ def test_nothing_is_left_whatever_is_killed(data: Path) -> None:
     assert not os.path.exists(first.info["run_dir"])
 
     second = Starter(data)
-    tree = second.others()
+    tree = second.noted()
     os.kill(second.info["actors"]["d0"], signal.SIGSTOP)
     os.kill(second.info["keeper"], signal.SIGKILL)
     second.kill()
