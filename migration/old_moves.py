@@ -49,6 +49,12 @@ class MovingAccount(OldKitchen):
             self._check_current(migration_id)
             assert self._move.frozen is not None, "frozen without a record of it"
             return self._move.frozen
+        with self._event():
+            frozen = self._frozen(migration_id)
+        self._after_event()
+        return frozen
+
+    def _frozen(self, migration_id: str) -> Frozen:
         now_ms = self.ctx.clock.now_ms()
         roster = self._roster
         target = min(roster.holding, roster.target)
@@ -67,8 +73,7 @@ class MovingAccount(OldKitchen):
             target,
         )
         self._put_move(frozen=frozen, first_create_ms=0, weight=frozen.workflows)
-        planes.write(plane="moving", migration_id=migration_id, healing=False)
-        self._after_event()
+        self._planes.write(plane="moving", migration_id=migration_id, healing=False)
         return frozen
 
     @requires("moving", "v2")
@@ -94,9 +99,10 @@ class MovingAccount(OldKitchen):
         self._check_current(migration_id)
         if self.plane == "v2":
             return
-        self._answers_from = self._call_seq
-        self._planes.write(plane="v2", healing=True)
-        self._roster.set_leased(True)
+        with self._event():
+            self._answers_from = self._call_seq
+            self._planes.write(plane="v2", healing=True)
+            self._roster.set_leased(True)
         self._after_event()
 
     def abort(self, migration_id: str) -> None:
@@ -119,10 +125,11 @@ class MovingAccount(OldKitchen):
                 else "V2 has healed the account: since then V1 is not asked, and knows not all"
             )
             raise AbortRefused(why, {"since_ms": since_ms})
-        self._planes.give_up(migration_id, plane="v1", migration_id="", healing=False)
-        self._put_move(frozen=None, first_create_ms=0)
-        self._roster.set_leased(False)
-        self._obey_own_limit()
+        with self._event():
+            self._planes.give_up(migration_id, plane="v1", migration_id="", healing=False)
+            self._put_move(frozen=None, first_create_ms=0)
+            self._roster.set_leased(False)
+            self._obey_own_limit()
         self._after_event()
 
     # --- healing ----------------------------------------------------------------------------

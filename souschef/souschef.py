@@ -17,9 +17,10 @@ has any, and so does a durable alarm that it moves rarely.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import msgspec
@@ -156,13 +157,8 @@ class SousChef(DurableObject):
         Raises:
             EntityReset: an earlier event failed and this activation ends; say it again.
         """
-        if self._closed:
-            raise EntityReset(f"{self.ctx.ref} is being reset.")
-        try:
+        with self._event():
             self._roster.on_reports(reports, self.ctx.clock.now_ms())
-        except Exception:
-            self._stop()
-            raise
         self._after_event()
         return not self._roster.queued
 
@@ -222,11 +218,10 @@ class SousChef(DurableObject):
 
     def alarm(self, info: AlarmInfo) -> None:
         """Look for whom to ask. That this runs at all makes sure that the SousChef is active."""
-        if self._closed:
-            raise EntityReset(f"{self.ctx.ref} is being reset.")
-        self._alarm_ms = None
-        self._look()
-        self._arm_alarm()
+        with self._event():
+            self._alarm_ms = None
+            self._look()
+            self._arm_alarm()
 
     def on_evict(self) -> None:
         """Stop all timers."""
@@ -235,6 +230,21 @@ class SousChef(DurableObject):
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
+
+    @contextlib.contextmanager
+    def _event(self) -> Iterator[None]:
+        """Handle an event that is a call. If it fails, the rows are right and memory is not.
+
+        Raises:
+            EntityReset: an earlier one failed and this activation ends; say it again.
+        """
+        if self._closed:
+            raise EntityReset(f"{self.ctx.ref} is being reset.")
+        try:
+            yield
+        except Exception:
+            self._stop()
+            raise
 
     def _run(self, work: Callable[..., None], *args: Any) -> None:
         """Handle an event that is no call. If it fails, the rows are right and memory is not."""

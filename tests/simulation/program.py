@@ -309,7 +309,8 @@ def _config(mode: str, n: int) -> dict[str, Any]:
     if mode == "once":
         return {"retries": {"limit": 0}, "timeout": 600}
     if mode in ("late", "hang", "deaf"):
-        retries = {"limit": 3, "delay": 0.1, "backoff": "constant"}
+        # Enough of them: beside bodies that hold the loop, later attempts run out of time as well.
+        retries = {"limit": 12, "delay": 0.1, "backoff": "constant"}
         return {"retries": retries, "timeout": _LATE_TIMEOUT_MS / 1000}
     if mode == "told":
         told = {"limit": n, "delay": lambda ctx, error: 0.2 * ctx.attempt, "backoff": "constant"}

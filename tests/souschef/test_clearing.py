@@ -38,6 +38,7 @@ class EngineShard(DurableObject):
         request_id: str,
         source: str,
     ) -> ClearPage:
+        assert how == "delete" or not self.env["unborn"], "too early"
         self.env["sources"].add(source)
         self.env["asked"].append((self.ctx.ref.key, account, uuid, how, statuses, request_id))
         found = [n for n in self.rows if after is None or n > after[0]][:3]
@@ -48,10 +49,19 @@ class EngineShard(DurableObject):
         return ClearPage(len(found), (found[-1], str(found[-1])) if len(found) == 3 else None)
 
 
+class AccountOld(DurableObject):
+    """Holds two without an Engine; each call has one of them be born."""
+
+    def bear(self, workflow_uuid: str) -> int:
+        assert (self.ctx.ref.key, workflow_uuid) == ("acme/-/old", "u1")
+        self.env["unborn"] = max(0, self.env["unborn"] - 1)
+        return int(self.env["unborn"])
+
+
 def cluster_at(folder: Path, **rows: list[int]) -> tuple[Cluster, dict[str, Any]]:
-    seen: dict[str, Any] = {"rows": rows, "asked": [], "ended": [], "sources": set()}
-    classes = {"Clearing": Clearing, "EngineShard": EngineShard}
-    envs = {"Clearing": ClearingEnv(SHARDS), "EngineShard": seen}
+    seen: dict[str, Any] = {"rows": rows, "asked": [], "ended": [], "sources": set(), "unborn": 2}
+    classes = {"Clearing": Clearing, "EngineShard": EngineShard, "AccountOld": AccountOld}
+    envs = {"Clearing": ClearingEnv(SHARDS), "EngineShard": seen, "AccountOld": seen}
     return Cluster(folder, classes, envs, data_shards=2), seen
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.souschef.world import Weather, World
 from toque.runtime import limits
+from toque.runtime.entity import AlarmInfo
+from toque.runtime.errors import EntityReset, Overloaded
 from toque.runtime.ids import EntityRef
 from toque.runtime.simloop import VirtualTimeLoop
 
@@ -108,6 +110,32 @@ async def test_a_lowered_limit_binds_and_a_raised_one_is_used(tmp_path: Path) ->
         world.limit = 40
         world.gatekeeper().set_limit(40)
         await world.until(lambda: world.running == 40, 4)
+        await world.until(lambda: not world.unended(), 60)
+
+
+@pytest.mark.parametrize("event", ["alarm", "report"])
+async def test_a_call_that_is_cut_short_ends_the_activation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    """What it has in memory is wrong then, and may not be written by the next event."""
+    async with world_at(tmp_path) as world:
+        world.create("sleeper", [50, 5_000, 50])
+        await asyncio.sleep(1)
+        (key,) = world.cycles
+        souschef = world.souschef(key)
+        call = {"alarm": lambda: souschef.alarm(AlarmInfo(0)),
+                "report": lambda: souschef.report([])}[event]  # fmt: skip
+
+        def full(*_: Any) -> None:
+            raise Overloaded("the next batch is full.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(souschef._roster, "due_pokes", full)
+            patched.setattr(souschef._roster, "on_reports", full)
+            with pytest.raises(Overloaded):
+                call()
+        with pytest.raises(EntityReset):
+            call()
         await world.until(lambda: not world.unended(), 60)
 
 
