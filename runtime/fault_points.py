@@ -68,8 +68,8 @@ class FaultPoint:
         with self._lock:
             self._left -= 1
             is_due = self._left == 0
-        if is_due:
-            os.kill(os.getpid(), self._signal)
+        if is_due:  # sent to this thread: sent to the process, it may come when this has gone on
+            signal.pthread_kill(threading.get_ident(), self._signal)
 
 
 def _pass(point: str) -> None:

@@ -36,6 +36,8 @@ _SLOTS = 8
 _START_S = 0.6
 _ANSWER_S = 0.004
 """How long a start and a frame take, at most."""
+_APART_S = 1e-6
+"""Frames keep their order; what is due at one instant need not."""
 _PING_S = 2.0
 """How often it is asked for a sign of life: less often than in earnest, since that costs most."""
 
@@ -145,7 +147,7 @@ class SimWorkerHost(WorkerHost):
             nonlocal last_s
             assert world.workers is not None
             at_s = world.loop.time() + _ANSWER_S * world.workers.chance.random()
-            last_s = max(last_s, at_s)
+            last_s = max(last_s + _APART_S, at_s)
             owner.process.call_at(last_s, self.hear, frame)
 
         def tell(frame: bytes) -> None:
