@@ -148,7 +148,7 @@ class Roster:
                 self._on_parked_report(row, report, now_ms)
             elif not self._ends.has(key, report.run_id):
                 self._enter(report)
-                if report.state == PAUSED:
+                if report.state in (PAUSED, WAITING):
                     self._ask_newcomer(key, now_ms)
         self._settle(now_ms)
 
@@ -543,19 +543,27 @@ class Roster:
         self._wakes(at_ms)
 
     def _ask_newcomer(self, key: str, now_ms: int) -> None:
-        """Somebody who was not on the roster is paused. That may be late news of a run that was
-        replaced, whose end nobody tells; what is paused has no time at which it is asked."""
+        """Somebody who was not on the roster is paused, or waits. That may be late news of a run
+        that has ended or was replaced, whose end nobody tells; what is paused has no time at which
+        it is asked, and what waits may have a late one."""
         row = self._rows.get(PARKED, (self._entity, key))
         assert row is not None, f"{key} was entered"
         self._ask_later(row, now_ms - limits.POKE_AFTER_MS)
 
     def _as_known(self, row: Row) -> None:
-        """It stands as it said before. If it is paused, that is enough: it is asked no more."""
-        _, key, _, _, state, _, lane, at_ms, *_ = row
-        if state == PAUSED and lane == WAKING:
-            self._change()
-            self._rows.delete(ORDER, (self._entity, WAKING, at_ms, key))
-            self._rows.put(PARKED, (*row[:6], NO_LANE, 0, *row[8:]))
+        """It stands as it said before. That is enough if it was asked early: one that is paused is
+        asked no more, and one that waits when it ought to have woken."""
+        _, key, run_id, seq, state, turn, lane, at_ms, _, wake_ms, shard = row
+        if lane != WAKING or (state == WAITING and 0 < wake_ms <= at_ms):
+            return
+        self._change()
+        self._rows.delete(ORDER, (self._entity, WAKING, at_ms, key))
+        lane = WAKING if wake_ms and state == WAITING else NO_LANE
+        at_ms = wake_ms if lane == WAKING else 0
+        if lane == WAKING:
+            self._rows.put(ORDER, (self._entity, WAKING, at_ms, key, run_id, seq, turn, shard))
+            self._wakes(at_ms)
+        self._rows.put(PARKED, (*row[:6], lane, at_ms, *row[8:]))
 
     def _wakes(self, at_ms: int) -> None:
         if self.next_wake_ms is None or at_ms < self.next_wake_ms:

@@ -145,6 +145,8 @@ class SimWorkerHost(WorkerHost):
 
         def answer(frame: bytes) -> None:
             nonlocal last_s
+            if process.dead:  # the code that ended it goes on to its next wait here
+                return
             assert world.workers is not None
             at_s = world.loop.time() + _ANSWER_S * world.workers.chance.random()
             last_s = max(last_s + _APART_S, at_s)

@@ -389,6 +389,16 @@ def test_a_paused_run_that_came_back_late_goes_though_nobody_speaks_for_it() -> 
     assert roster.live == 0
 
 
+@pytest.mark.parametrize("wake_ms", [0, 9_000_000])
+def test_a_wait_that_came_back_late_goes_though_it_wakes_late_or_never(wake_ms: int) -> None:
+    roster = roster_with(0)  # it has forgotten that the run has ended
+    roster.on_reports([report("waiting", 7, wake_ms=wake_ms)], 6_000)
+    assert roster.waiting == 1
+    assert roster.due_pokes(6_000) == {"d0": [("acme/w/x", "r1")]}
+    roster.on_reports([report("ended", 9, since_ms=5_000)], 6_000)
+    assert roster.live == 0
+
+
 def test_a_paused_newcomer_is_asked_until_it_has_said_so_again() -> None:
     paused = report("paused", 2)
     roster = roster_with(0, paused)
@@ -422,6 +432,9 @@ def test_a_wait_is_poked_only_when_it_is_overdue_and_then_seldom() -> None:
         report("waiting", 2, key="acme/w/event"),
     ]
     roster = roster_with(1, *told)
+    assert roster.due_pokes(1_000), "nobody knew them: it may be late news of runs that have ended"
+    roster.on_reports(told, 1_000)
+    roster.due_pokes(1_000)
     assert roster.next_wake_ms == 10_000
     assert roster.due_pokes(9_999 + limits.POKE_AFTER_MS) == {}
     due_ms = 10_000 + limits.POKE_AFTER_MS
