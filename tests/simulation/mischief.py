@@ -242,6 +242,8 @@ class Mischief:
         """User code of a run ends the process that it is in, and leaves a note of who it was."""
         self.faults["user code exits"] += 1
         self.trace.note("exit", process.name, run)
+        if self.workers is not None:
+            self.workers.leaving.add(process.name)
         key = self.disk.key_of(owner.shard, run)
         blamed = [] if key is None else [Blame(key, on_loop=True)]
         self.loop.call_soon(self._exited, owner, process, blamed)

@@ -53,6 +53,7 @@ class Workers:
         begun: by shard.
         blamed: by shard, whose code ended its last owner.
         late: processes that have hung: what they were told to do meanwhile they do late.
+        leaving: processes that code has ended: it goes on to its next wait here, and nobody hears.
     """
 
     trusted: str
@@ -61,6 +62,7 @@ class Workers:
     begun: dict[str, list[SimWorkerHost]] = field(default_factory=dict)
     blamed: dict[str, list[Blame]] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)
+    leaving: set[str] = field(default_factory=set)
 
     def alive(self, shard: str) -> list[SimWorkerHost]:
         """Those of a shard that run."""
@@ -145,9 +147,9 @@ class SimWorkerHost(WorkerHost):
 
         def answer(frame: bytes) -> None:
             nonlocal last_s
-            if process.dead:  # the code that ended it goes on to its next wait here
-                return
             assert world.workers is not None
+            if process.dead or process.name in world.workers.leaving:
+                return
             at_s = world.loop.time() + _ANSWER_S * world.workers.chance.random()
             last_s = max(last_s + _APART_S, at_s)
             owner.process.call_at(last_s, self.hear, frame)
