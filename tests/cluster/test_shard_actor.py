@@ -129,8 +129,8 @@ async def test_a_killed_actor_comes_back_in_a_worker_that_was_there_before(
     assert cluster.run is not None
     async with watched(cluster) as events:
         for _ in range(3):  # the idle worker that is seen may be one that is just ending
-            while not cluster.run.has_idle_worker():
-                await asyncio.sleep(0.02)
+            while not await asyncio.to_thread(cluster.run.has_idle_worker):
+                pass
             there = {process.pid for process in cluster.run.idle_workers()}
             former = await process_of(cluster, "d0")
             os.kill(former, signal.SIGKILL)

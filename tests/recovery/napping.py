@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import toque
 
 _LOOK_S = 0.02
+_PAUSE = threading.Event()
 
 
 def now() -> dict[str, float]:
@@ -44,7 +46,7 @@ async def work(event: toque.WorkflowEvent[Any], step: toque.WorkflowStep) -> int
     async def body(ctx: toque.StepContext) -> int:
         Path(f"{event.payload}.begun").touch()
         while not Path(event.payload).exists():
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.to_thread(_PAUSE.wait, _LOOK_S)
         return ctx.attempt
 
     return await step.do("body", body)

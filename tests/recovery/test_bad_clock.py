@@ -71,8 +71,8 @@ async def under_way(client: Client, folder: Path, name: str) -> Instance:
     """An instance whose body is under way; it ends when there is a file of its name."""
     instance = await client.create_instance("work", name, params=str(folder / name))
     async with asyncio.timeout(WAIT_S):
-        while not (folder / f"{name}.begun").exists():
-            await asyncio.sleep(0.02)
+        while not await asyncio.to_thread((folder / f"{name}.begun").exists):
+            pass
     return instance
 
 
@@ -90,7 +90,6 @@ async def gone(instance: Instance) -> None:
                 await instance.status()
             except InstanceNotFound:
                 return
-            await asyncio.sleep(0.02)
 
 
 async def kept(client: Client, retention: str) -> Instance:
