@@ -159,6 +159,7 @@ class SousChef(DurableObject):
         """
         with self._event():
             self._roster.on_reports(reports, self.ctx.clock.now_ms())
+            self._arm_alarm()  # with the rows: whatever fails next, it will be active again
         self._after_event()
         return not self._roster.queued
 

@@ -12,10 +12,12 @@ import pytest
 
 from tests.souschef.world import Weather, World
 from toque.runtime import limits
+from toque.runtime.activation import Activation
 from toque.runtime.entity import AlarmInfo
 from toque.runtime.errors import EntityReset, Overloaded
 from toque.runtime.ids import EntityRef
 from toque.runtime.simloop import VirtualTimeLoop
+from toque.souschef.souschef import SousChef
 
 pytestmark = pytest.mark.loop(factory=VirtualTimeLoop)
 
@@ -137,6 +139,25 @@ async def test_a_call_that_is_cut_short_ends_the_activation(
         with pytest.raises(EntityReset):
             call()
         await world.until(lambda: not world.unended(), 60)
+
+
+async def test_what_was_reported_goes_on_though_the_store_is_full_right_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody speaks to it again, so it has to come back by itself."""
+    plain, refused = Activation.set_alarm, []
+
+    def full_once(activation: Activation, at_ms: int) -> None:
+        if activation.ref.kind == SousChef.KIND and not refused:
+            refused.append(at_ms)
+            raise Overloaded("the next batch is full.")
+        plain(activation, at_ms)
+
+    monkeypatch.setattr(Activation, "set_alarm", full_once)
+    async with world_at(tmp_path) as world:
+        world.create("one", [50])
+        await world.until(lambda: not world.unended(), limits.SOUSCHEF_ALARM_MS / 1000 + 60)
+    assert len(refused) == 1
 
 
 async def test_all_goes_on_after_a_crash_of_everything(tmp_path: Path) -> None:
