@@ -45,7 +45,8 @@ class Disk:
         self._lowered_s: dict[str, float] = {}
         self._old_targets: dict[str, dict[str, tuple[str, int]]] = {}
         self._carried: Counter[str] = Counter()
-        """What ran when a move was taken back: V1, whose limit may be lower, starts no more."""
+        """What ran, or was about to, when a move was taken back. V1's limit may be lower; it starts
+        no more."""
         self._workflow_limits: dict[str, int] = {}
         self._workflow_caps: dict[str, int] = {}
         self._calls: dict[str, tuple[int, int]] = {}
@@ -217,7 +218,7 @@ class Disk:
             self._old_targets[shard] = found
             for entity, (plane, _) in found.items():
                 if plane == "v1" and before.get(entity, ("", 0))[0] != "v1":
-                    self._carried[entity] = self._running_of(entity.split("/", 1)[0])[entity]
+                    self._carried[entity] = self._held(shard, entity)
             for entity in sorted(found):
                 self._check_holders(entity.split("/", 1)[0])
 
@@ -279,10 +280,11 @@ class Disk:
         """No SousChef's instances run beyond what the ledger says that it may hold."""
         entries = dict(self._leases.get(account, {}))
         running, old = self._running_of(account), old_key(account)
-        self._carried[old] = min(self._carried[old], running[old])
-        for targets in self._old_targets.values():
+        for shard, targets in self._old_targets.items():
             plane, target = targets.get(old, ("", 0))
             if plane == "v1" or (plane == "moving" and old not in entries):
+                if self._carried[old]:
+                    self._carried[old] = min(self._carried[old], self._held(shard, old))
                 entries[old] = max(target, self._carried[old])
         over = [
             f"{souschef}: {count} run, {entries.get(souschef, 0)} are leased"
@@ -290,6 +292,11 @@ class Disk:
             if count > entries.get(souschef, 0)
         ]
         self._promises.hold("running <= ledger", not over, *over)
+
+    def _held(self, shard: str, souschef: str) -> int:
+        """How many may use a slot by a SousChef's rows; grants may be on their way."""
+        held = self.rows(shard, "SELECT entity FROM souschef_held")
+        return sum(key == souschef for (key,) in held)
 
     def _running_of(self, account: str) -> Counter[str]:
         """How many of an account's instances run, by SousChef."""
