@@ -553,17 +553,16 @@ class Roster:
     def _as_known(self, row: Row) -> None:
         """It stands as it said before. That is enough if it was asked early: one that is paused is
         asked no more, and one that waits when it ought to have woken."""
-        _, key, run_id, seq, state, turn, lane, at_ms, _, wake_ms, shard = row
-        if lane != WAKING or (state == WAITING and 0 < wake_ms <= at_ms):
+        _, key, _, _, state, _, lane, at_ms, _, wake_ms, _ = row
+        if lane != WAKING:
+            return
+        if state == WAITING and wake_ms:
+            if at_ms < wake_ms:
+                self._ask_later(row, wake_ms)
             return
         self._change()
         self._rows.delete(ORDER, (self._entity, WAKING, at_ms, key))
-        lane = WAKING if wake_ms and state == WAITING else NO_LANE
-        at_ms = wake_ms if lane == WAKING else 0
-        if lane == WAKING:
-            self._rows.put(ORDER, (self._entity, WAKING, at_ms, key, run_id, seq, turn, shard))
-            self._wakes(at_ms)
-        self._rows.put(PARKED, (*row[:6], lane, at_ms, *row[8:]))
+        self._rows.put(PARKED, (*row[:6], NO_LANE, 0, *row[8:]))
 
     def _wakes(self, at_ms: int) -> None:
         if self.next_wake_ms is None or at_ms < self.next_wake_ms:
