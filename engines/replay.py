@@ -361,13 +361,17 @@ class Execution(Claiming):
         """Names of steps that were called and have not begun.
 
         Those that were called since the newest outcome are among them though a task awaits them:
-        bodies are started once `run` is blocked, and now it never is.
+        bodies are started once `run` is blocked, and now it never is. What is only in the record,
+        and was not asked for in this replay, is for `_reach_end` to tell.
         """
-        newest = self.journal.last_order
+        newest, claimed = self.journal.last_order, self._claimed
         return [call.name for call in self.calls.values()] + [
             record.name
             for record in self.journal.records
-            if record.kind == DO and record.after == newest and not record.is_over
+            if record.kind == DO
+            and record.after == newest
+            and not record.is_over
+            and (claimed is None or record.ident in claimed)
         ]
 
 

@@ -259,6 +259,20 @@ def test_a_record_in_flight_that_nothing_asks_for_is_divergence_too(play: Any) -
     assert not it.bodies
 
 
+def test_the_end_before_a_record_in_flight_is_divergence_not_a_call_left_over(play: Any) -> None:
+    it = play(old_code)
+    it.finish("a-1")  # b is in flight, and was called since
+
+    async def returns(step: WorkflowStep) -> Any:
+        await step.do("a", nothing)
+        return "early"
+
+    it.replay(returns)
+    name, message = it.error
+    assert name == "NonDeterminism"
+    assert "'b-1'" in message
+
+
 def test_a_step_added_at_the_end_is_fine(play: Any) -> None:
     async def longer(step: WorkflowStep) -> Any:
         await old_code(step)
