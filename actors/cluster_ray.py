@@ -20,7 +20,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ from . import topology
 from .identity_ray import connected_to
 from .keeper import Process, is_alive
 from .local_run import LocalRun
-from .shard_ray import actor_class
+from .shard_ray import ShardActor, actor_class
 from .spare_ray import bring_spare
 from .topology import ShardSpec, actor_name
 
@@ -68,6 +68,7 @@ def start_ray(
     num_cpus: int | None = None,
     resources: dict[str, float] | None = None,
     namespace: str = "toque",
+    preload: Sequence[str] = (),
 ) -> None:
     """Start a local Ray cluster that is this process's own, and say nothing.
 
@@ -76,10 +77,11 @@ def start_ray(
         num_cpus: as Ray takes it; None counts the machine's.
         resources: custom resources of this machine.
         namespace: for actors made without one.
+        preload: as for `topology.process_environment`.
     """
     secret = os.path.join(scratch, "auth")
     _write_private(secret, SystemEntropy().new_id() + SystemEntropy().new_id())
-    os.environ.update(topology.process_environment(secret))
+    os.environ.update(topology.process_environment(secret, preload))
     _read_environment_again()
     _silence()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -207,6 +209,7 @@ class Cluster:
                 num_cpus=self.num_cpus,
                 resources=self.resources,
                 namespace=self.spec.namespace,
+                preload=(ShardActor.__module__, self.spec.factory.partition(":")[0]),
             )
             self.roots = self.run.cluster_roots()
         else:

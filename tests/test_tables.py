@@ -32,7 +32,7 @@ for _base in ("KIB", "MIB"):
         ("BUNDLE_IMPORT_MEMORY_BYTES_MAX", 2_048 * limits.MIB, "2 GiB"),
         ("STORE_CACHE_KIB", 16_384, "16 MiB"),
         ("BUNDLE_END_MAX_MS", 5_000, "5 s"),
-        ("RECONNECT_MAX_MS", 250, "250 ms"),
+        ("RECONNECT_MAX_MS", 100, "100 ms"),
         ("X_MS", 1_500, "1,500 ms"),
         ("X_MS", 90_000, "90 s"),
         ("ERROR_MESSAGE_CHARS_MAX", 4_096, "4,096 characters"),

@@ -47,7 +47,7 @@ async def main(
         app_path=APP if lost_births is None else MOVING_APP,
         running_max=limit,
         data_shards=data_shards,
-        num_cpus=1,
+        num_cpus=2,
         on_event=on_event,
         creates_per_second=NO_RATES,
         control_plane=None if lost_births is None else "v1",
