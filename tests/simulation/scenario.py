@@ -173,9 +173,10 @@ class Run:
         """All of it; raises `PromiseBroken`."""
         world, plan = self.world, self.plan
         for name in plan.faults:
-            begins = FAULTS[name].begins
-            if begins is not None and world.switches.on(f"fault {name}"):
-                begins(world, self.chance(f"fault {name}"))
+            fault = FAULTS[name]
+            # What steps do by a fault's modes needs what it begins, so that is never left out.
+            if fault.begins is not None and (fault.modes or world.switches.on(f"fault {name}")):
+                fault.begins(world, self.chance(f"fault {name}"))
         for shard in world.sites:
             world.boot(shard)
         for _ in range(world.layout.front_ends):

@@ -137,6 +137,14 @@ def test_a_part_that_is_left_out_does_not_take_place() -> None:
     assert not set(some.parts) & set(jobs)
 
 
+def test_what_steps_do_by_a_fault_needs_what_the_fault_begins_also_when_it_is_left_out() -> None:
+    exits = Focus(frozenset({"worker"}), instances=8, modes=("exit",))
+    whole = play(3, focus=exits)
+    calm = play(3, focus=exits, only=[p for p in whole.parts if not p.startswith("fault ")])
+    assert calm.broken is None, calm.describe()
+    assert calm.faults["user code exits"]
+
+
 def test_shrinking_finds_what_is_needed() -> None:
     parts = [f"part {number}" for number in range(40)]
     needed = {"part 3", "part 17", "part 18"}
