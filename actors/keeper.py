@@ -26,6 +26,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 WALK_PERIOD_MS = 500
+WALK_ANYWAY_ROUNDS = 10
+"""After so many periods the processes are looked through though none seems to be new."""
 END_MAX_MS = 5_000
 
 
@@ -70,6 +72,32 @@ def children(pid: int) -> list[int]:
             ):
                 found.extend(map(int, file.read().split()))
     return found
+
+
+def newest() -> str:
+    """The number that a process or thread of this machine was given last; empty: not told."""
+    with contextlib.suppress(OSError, IndexError), open("/proc/loadavg") as file:
+        number = file.read().split()[4]
+        return number if number != "0" else ""
+    return ""
+
+
+class Births:
+    """Whether processes may be new since they were looked through: that walk takes 5 ms."""
+
+    def __init__(self) -> None:
+        self._newest = ""
+        self._quiet = 0
+
+    def are_there(self) -> bool:
+        """Asked once a period. One that was just forked has not yet the command line that it is
+        known by, so a birth counts in the next period, too."""
+        former, self._newest = self._newest, newest()
+        if not self._newest or self._newest != former or self._quiet >= WALK_ANYWAY_ROUNDS:
+            self._quiet = 0
+        else:
+            self._quiet += 1
+        return self._quiet <= 1
 
 
 def command(pid: int) -> str:
@@ -178,11 +206,10 @@ def watch(path: str, starter: Process, scratch: str, pipe: int) -> None:
     noted: list[list[int]] | None = None
     poll = select.poll()
     poll.register(pipe, select.POLLIN | select.POLLHUP)
+    births = Births()
     while True:
-        mine = [pid for pid in children(starter.pid) if pid != os.getpid()]
-        roots = [pid for pid in mine if scratch in command(pid)]
-        known |= offspring([*roots, *(process.pid for process in known if is_alive(process))])
-        known = {process for process in known if is_alive(process)}
+        if births.are_there():
+            known = look_through(known, starter, scratch)
         current = sorted(map(list, known))
         if current != noted:
             with contextlib.suppress(OSError):  # a full disk must not end the keeper
@@ -193,6 +220,14 @@ def watch(path: str, starter: Process, scratch: str, pipe: int) -> None:
     known |= offspring(process.pid for process in known if is_alive(process))
     end(known)
     end_mine(path, scratch, me)
+
+
+def look_through(known: set[Process], starter: Process, scratch: str) -> set[Process]:
+    """The cluster's processes: of those that were known who still live, and who is new."""
+    mine = [pid for pid in children(starter.pid) if pid != os.getpid()]
+    roots = [pid for pid in mine if scratch in command(pid)]
+    found = known | offspring([*roots, *(one.pid for one in known if is_alive(one))])
+    return {process for process in found if is_alive(process)}
 
 
 def end_mine(path: str, scratch: str, me: Process | None) -> None:

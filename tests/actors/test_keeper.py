@@ -80,6 +80,23 @@ def test_a_torn_run_file_is_none(tmp_path: Path, content: str) -> None:
     assert keeper.read_run(str(path)) is None
 
 
+def test_only_births_have_the_processes_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = ["7", "7", "7", "7", "8", "8", "8"]
+    monkeypatch.setattr(keeper, "newest", lambda: numbers.pop(0) if numbers else "8")
+    births = keeper.Births()
+    assert [births.are_there() for _ in range(7)] == [True, True, False, False, True, True, False]
+    later = [births.are_there() for _ in range(keeper.WALK_ANYWAY_ROUNDS + 1)]
+    assert sum(later) == 2, "once in a while without a birth"
+    monkeypatch.setattr(keeper, "newest", lambda: "")
+    assert all(births.are_there() for _ in range(30)), "where it is not told they always may"
+
+
+def test_a_new_process_changes_what_is_told_of_the_newest() -> None:
+    before = keeper.newest()
+    subprocess.run(["true"], check=True)
+    assert not before or keeper.newest() != before
+
+
 STARTER = """
 import os, subprocess, sys
 # before the keeper: until it has become `sleep`, its command line is this program's, which
