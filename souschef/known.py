@@ -52,6 +52,53 @@ class Doubt:
         self.asked = False
 
 
+class Doubts:
+    """The doubts that are open, by instance.
+
+    Args:
+        kept_max: with so many, all are dropped: the next such report opens them again.
+    """
+
+    def __init__(self, kept_max: int) -> None:
+        self._kept_max = kept_max
+        self._open: dict[str, Doubt] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._open
+
+    def settle(self, key: str) -> None:
+        """What is true is known."""
+        self._open.pop(key, None)
+
+    def is_resolved_by(self, key: str, run_id: str, other_run_id: str, shard: str) -> bool:
+        """Whether a report of another run is the Engine's answer, to be believed. Else the doubt
+        is open from now on.
+
+        Args:
+            key: the instance.
+            run_id, other_run_id, shard: see `Doubt`.
+        """
+        doubt = self._open.get(key)
+        if doubt is not None and doubt.other_run_id == other_run_id:
+            if doubt.asked:
+                del self._open[key]
+            return doubt.asked
+        if len(self._open) >= self._kept_max:
+            self._open.clear()
+        self._open[key] = Doubt(run_id, other_run_id, shard)
+        return False
+
+    def take_unasked(self, most: int) -> list[tuple[str, str, str]]:
+        """`(key, shard, run id)` of at most so many whose Engine is to be asked; it counts as
+        asked from now on."""
+        found: list[tuple[str, str, str]] = []
+        for key, doubt in self._open.items():
+            if not doubt.asked and len(found) < most:
+                doubt.asked = True
+                found.append((key, doubt.shard, doubt.run_id))
+        return found
+
+
 class Ends:
     """The runs that ended last, so that their late reports are known as such."""
 

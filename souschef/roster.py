@@ -28,7 +28,7 @@ import msgspec
 from ..engines.ports import Grant, StatusReport
 from ..runtime import limits
 from ..runtime.tables import Row, every_row
-from .known import ASK_AT_ONCE, Doubt, Ends, Held
+from .known import ASK_AT_ONCE, Doubts, Ends, Held
 from .lane import Entry, Lane
 from .lateness import Lateness
 from .repair import put_in_order
@@ -46,6 +46,7 @@ from .rows import (
     WAKING,
     Rows,
 )
+from .sleepers import Sleepers
 
 GrantsByShard = dict[str, list[Grant]]
 AskedByShard = dict[str, list[tuple[str, str]]]
@@ -75,16 +76,16 @@ class Roster:
         self.ended: dict[str, int] = msgspec.json.decode(row[11], type=dict[str, int])
         self._ended_text: str = row[11]
         self.held: dict[str, Held] = {}
-        self.next_wake_ms: int | None = None
         self.lateness = Lateness()
         self.grants = self.refusals = self.pokes = 0
         self.arrived = self.released = 0
         self._outgoing: GrantsByShard = {}
         self._arrivals: dict[str, StatusReport] = {}
         self._ends = Ends(limits.ENDS_REMEMBERED_MAX)
-        self._doubts: dict[str, Doubt] = {}
+        self._doubts = Doubts(limits.ENDS_REMEMBERED_MAX)
         self._streak = 0
         self._dirty = False
+        self._sleepers = Sleepers(rows, entity, self._change)
         self._load_held(now_ms)
         if row[10]:
             counts = put_in_order(rows, entity, self.held)
@@ -118,6 +119,11 @@ class Roster:
         """How many instances it keeps."""
         return len(self.held) + self.queued + self.waiting + self.paused
 
+    @property
+    def next_wake_ms(self) -> int | None:
+        """When the next of those that wait means to wake, or is to be asked."""
+        return self._sleepers.next_ms
+
     def place_of(self, key: str) -> tuple[str, str, int | None]:
         """State, lane and position of an instance; see `souschef.QueuePlace`."""
         if key in self.held:
@@ -149,7 +155,7 @@ class Roster:
             elif not self._ends.has(key, report.run_id):
                 self._enter(report)
                 if report.state in (PAUSED, WAITING):
-                    self._ask_newcomer(key, now_ms)
+                    self._sleepers.ask_newcomer(key, now_ms)
         self._settle(now_ms)
 
     @property
@@ -162,7 +168,7 @@ class Roster:
                 self._move(report, now_ms)
             return
         held.heard_ms = now_ms
-        self._doubts.pop(report.key, None)
+        self._doubts.settle(report.key)
         if report.seq <= held.seq:
             return
         state = report.state
@@ -193,13 +199,13 @@ class Roster:
         if report.run_id != run_id:
             if not self._is_newer_run(report, run_id, since_ms):
                 if key in self._doubts and state != QUEUED:  # the row must see to it itself
-                    self._ask_later(row, now_ms - limits.POKE_AFTER_MS)
+                    self._sleepers.ask_later(row, now_ms - limits.POKE_AFTER_MS)
                 return
         else:
-            self._doubts.pop(key, None)
+            self._doubts.settle(key)
             if report.seq <= seq:
                 if report.seq == seq:
-                    self._as_known(row)
+                    self._sleepers.as_known(row)
                 return
             if report.state == QUEUED and state == QUEUED and report.turn == turn:
                 return
@@ -229,17 +235,9 @@ class Roster:
                 return False
             # else the row may be of a run before it, by a message that came late
         elif report.since_ms >= since_ms:
-            self._doubts.pop(key, None)
+            self._doubts.settle(key)
             return True
-        doubt = self._doubts.get(key)
-        if doubt is not None and doubt.other_run_id == report.run_id:
-            if doubt.asked:
-                del self._doubts[key]
-            return doubt.asked
-        if len(self._doubts) >= limits.ENDS_REMEMBERED_MAX:
-            self._doubts.clear()
-        self._doubts[key] = Doubt(run_id, report.run_id, report.shard)
-        return False
+        return self._doubts.is_resolved_by(key, run_id, report.run_id, report.shard)
 
     def _enter(self, report: StatusReport) -> None:
         """Put an instance that has no row where it belongs."""
@@ -295,8 +293,7 @@ class Roster:
             (self.awakened if lane == AWAKENED else self.fresh).add(entry)
             return
         if lane == WAKING:
-            self._rows.put(ORDER, (self._entity, WAKING, at_ms, key, run_id, seq, turn, shard))
-            self._wakes(at_ms)
+            self._sleepers.add(at_ms, key, run_id, seq, turn, shard)
         self._count(state, 1)
 
     def _queue(self, report: StatusReport) -> None:
@@ -311,7 +308,7 @@ class Roster:
             (self.awakened if lane == AWAKENED else self.fresh).remove(at_ms, key)
         else:
             if lane == WAKING:
-                self._rows.delete(ORDER, (self._entity, WAKING, at_ms, key))
+                self._sleepers.remove(at_ms, key)
             self._count(state, -1)
 
     def _count(self, state: str, by: int) -> None:
@@ -493,18 +490,17 @@ class Roster:
 
     def due_pokes(self, now_ms: int) -> AskedByShard:
         """Who is to be asked how it stands; each is asked again only after a while."""
-        asked: dict[str, tuple[str, str]] = {}
-        for key, doubt in self._doubts.items():
-            if not doubt.asked and len(asked) < limits.POKES_PER_TICK_MAX:
-                doubt.asked = True
-                asked[key] = (doubt.shard, doubt.run_id)
-        self._overdue_sleepers(asked, now_ms)
+        most = limits.POKES_PER_TICK_MAX
+        found = self._doubts.take_unasked(most)
+        if (self.waiting or self.paused) and len(found) < most:
+            found += self._sleepers.overdue(now_ms, most - len(found))
+        asked = {key: (shard, run_id) for key, shard, run_id in found}
         for key, held in self.held.items():
             held.heard_ms = min(held.heard_ms, now_ms)  # the clock went back
             if held.heard_ms == ASK_AT_ONCE or (
                 now_ms - held.heard_ms > limits.POKE_HELD_AFTER_MS and not held.flying
             ):
-                if len(asked) >= limits.POKES_PER_TICK_MAX:
+                if len(asked) >= most:
                     break
                 held.heard_ms = now_ms
                 asked[key] = (held.shard, held.run_id)
@@ -517,63 +513,11 @@ class Roster:
             pokes.setdefault(shard, []).append((key, run_id))
         return pokes
 
-    def _overdue_sleepers(self, asked: dict[str, tuple[str, str]], now_ms: int) -> None:
-        room = limits.POKES_PER_TICK_MAX - len(asked)
-        if not (self.waiting or self.paused) or room <= 0:
-            return
-        for row in self._rows.scan(ORDER, (self._entity, WAKING), limit=room):
-            _, _, at_ms, key, run_id, _, _, shard = row
-            if at_ms + limits.POKE_AFTER_MS > now_ms:
-                break
-            asked[key] = (shard, run_id)
-            parked = self._rows.get(PARKED, (self._entity, key))
-            # One that is not moved stays the first that is due, and would be asked without end.
-            assert parked is not None, f"{key} is in ORDER alone"
-            assert parked[6:8] == (WAKING, at_ms), f"{key} is in ORDER twice"
-            self._ask_later(parked, now_ms)
-
-    def _ask_later(self, row: Row, at_ms: int) -> None:
-        """Have a parked instance asked POKE_AFTER_MS after `at_ms`."""
-        _, key, run_id, seq, _, turn, lane, before_ms, _, _, shard = row
-        self._change()
-        if lane == WAKING:
-            self._rows.delete(ORDER, (self._entity, WAKING, before_ms, key))
-        self._rows.put(ORDER, (self._entity, WAKING, at_ms, key, run_id, seq, turn, shard))
-        self._rows.put(PARKED, (*row[:6], WAKING, at_ms, *row[8:]))
-        self._wakes(at_ms)
-
-    def _ask_newcomer(self, key: str, now_ms: int) -> None:
-        """Somebody who was not on the roster is paused, or waits. That may be late news of a run
-        that has ended or was replaced, whose end nobody tells; what is paused has no time at which
-        it is asked, and what waits may have a late one."""
-        row = self._rows.get(PARKED, (self._entity, key))
-        assert row is not None, f"{key} was entered"
-        self._ask_later(row, now_ms - limits.POKE_AFTER_MS)
-
-    def _as_known(self, row: Row) -> None:
-        """It stands as it said before. That is enough if it was asked early: one that is paused is
-        asked no more, and one that waits when it ought to have woken."""
-        _, key, _, _, state, _, lane, at_ms, _, wake_ms, _ = row
-        if lane != WAKING:
-            return
-        if state == WAITING and wake_ms:
-            if at_ms < wake_ms:
-                self._ask_later(row, wake_ms)
-            return
-        self._change()
-        self._rows.delete(ORDER, (self._entity, WAKING, at_ms, key))
-        self._rows.put(PARKED, (*row[:6], NO_LANE, 0, *row[8:]))
-
-    def _wakes(self, at_ms: int) -> None:
-        if self.next_wake_ms is None or at_ms < self.next_wake_ms:
-            self.next_wake_ms = at_ms
-
     def _look_ahead(self) -> None:
-        """Find when the next sleeper means to wake."""
-        self.next_wake_ms = None
         if self.waiting or self.paused:
-            for row in self._rows.scan(ORDER, (self._entity, WAKING), limit=1):
-                self.next_wake_ms = row[2]
+            self._sleepers.look_ahead()
+        else:
+            self._sleepers.next_ms = None
 
     def on_missing(self, asked: Iterable[tuple[str, str]], now_ms: int) -> None:
         """Those runs were asked about, and the instances do not exist: drop their rows."""
