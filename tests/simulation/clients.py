@@ -299,7 +299,7 @@ class Clients:
             errand.fork = fork
             before = bodies.restarts_from(errand.run, errand.kept_by(fork))
         else:
-            errand.is_counted_anew = True
+            errand.drops.append(errand.claim.carried)
         what = Change("restart", from_step=StepRef(fork) if fork else None)
         try:
             await self._change(errand, what, f"restart-{number}", stubborn=True)

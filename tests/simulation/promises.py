@@ -273,6 +273,7 @@ class Claim:
     last: str = ""
     version: str = ""
     part: int = 0  # of its script, as far as clients have seen
+    carried: int = 0  # events that this part had from the ones before it
     restarts: int = 0  # how many were asked for
     is_restarting: bool = False
 
@@ -375,6 +376,7 @@ class Claims:
         hold("an instance keeps its params", fits and given["run"] == first["run"], told)
         hold("a run that has continued never goes back", part >= known.part, told)
         claim.part = max(claim.part, part)
+        claim.carried = max(claim.carried, len(given["carried"]["events"]))
 
     def restarting(self, claim: Claim) -> None:
         """A restart is about to be asked for: from here on no end is known."""

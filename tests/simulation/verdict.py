@@ -31,7 +31,8 @@ class Errand:
         sent: by type, when each event was taken; None: not known to have been.
         may_be_terminated, may_be_cancelled: somebody asks for it.
         fork: the step that it is restarted from, if it ever is.
-        is_counted_anew: it is restarted from the start, which drops events.
+        drops: restarts from the start, which drop the events that are not taken; but never the
+            first so many, which its run had from the one before it when that was asked for.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Errand:
         self.may_be_terminated = False
         self.may_be_cancelled = False
         self.fork = ""
-        self.is_counted_anew = False
+        self.drops: list[int] = []
         self._run_ids: set[str] = set()
         self._promises = promises
         self._bodies = bodies
@@ -134,8 +135,7 @@ class Errand:
             hold("an end has its output", self.claim.final is not None and view.output is not None)
             output = decode_json(view.output)
             self._judge_output(view, output["seen"])
-            carried = decode_json(view.params)["carried"]["events"]
-            self._judge_events(output["events"], len(carried))
+            self._judge_events(output["events"])
         elif view.status == "errored" and view.error.data:
             self._judge_output(view, decode_json(view.error.data)["seen"])
         if true_clocks:
@@ -222,27 +222,26 @@ class Errand:
                     f"{run} {step.name}: {step.success} {step.error}",
                 )
 
-    def _judge_events(self, received: list[Any], carried: int) -> None:
+    def _judge_events(self, received: list[Any]) -> None:
         """Each acknowledged event once, in order, and to whoever waited in time.
 
-        A restart from the start drops what no wait has taken: before the first event, or, if the
-        program went on as a new run, after the first `carried` ones, which are its params.
+        A restart from the start drops what no wait has taken: of each kind some that follow each
+        other, behind those that the run had got as its params.
         """
         hold = self._promises.hold
         after: dict[str, int] = dict.fromkeys(EVENT_TYPES, -1)
-        may_miss = set(EVENT_TYPES) if self.is_counted_anew else set()
+        gaps: dict[str, int] = dict.fromkeys(EVENT_TYPES, len(self.drops))
         for place, (kind, payload) in enumerate(received):
             if payload is None:
                 continue
             last = after[kind]
-            fresh = kind in may_miss and (place >= carried or last < 0)
+            is_gap = payload > last + 1 and (last < 0 or place >= min(self.drops, default=0))
+            gaps[kind] -= is_gap
             hold(
                 "events arrive once and in order",
-                payload > last if fresh else payload == last + 1,
+                gaps[kind] >= 0 if is_gap else payload == last + 1,
                 f"{self.id} {kind}: {payload} came after {last}: {received}",
             )
-            if place >= carried:
-                may_miss.discard(kind)
             after[kind] = payload
         for kind in EVENT_TYPES:
             hold(
@@ -253,7 +252,7 @@ class Errand:
 
     def _judge_timeouts(self, view: Any) -> None:
         """A wait that timed out had nothing to take: what came before its deadline was taken."""
-        if self.is_counted_anew:
+        if self.drops:
             return
         timeouts = lengths_of(self.script.ops, "event", "take")
         carried = decode_json(view.params)["carried"]["events"]
