@@ -1,9 +1,9 @@
 """One worker as its shard sees it: started, asked for signs of life, told, lost.
 
 It begins when the first run wants it and ends when it hangs, dies or is not wanted. Frames that
-are sent before its link is up wait. When it is lost all its runs are, each told whether its code
-was running then (`suspicion` in the error's data); nothing else is lost, since the shard alone
-writes.
+are sent before it is ready wait, and come first. When it is lost all its runs are, each told
+whether its code was running then (`suspicion` in the error's data); nothing else is lost, since
+the shard alone writes.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ class WorkerHost:
             self._out.put(message)
 
     def _send(self, frame: bytes) -> None:
-        if self._link is not None:
+        # An act that came before its run's `Open` would be lost: what waits goes first.
+        if self._is_up and self._link is not None:
             self._link(frame)
         elif not self._is_over:
             self._waiting.append(frame)

@@ -17,9 +17,16 @@ import pytest
 
 from tests.engines.worker_app import Apart, Ending, Heavy, Held, Poison, Streaming, Where
 from toque.actors import keeper
+from toque.actors.worker import WorkerSpec
 from toque.api.wiring import Runtime, embedded
+from toque.engines import worker_messages as say
+from toque.engines.broken_code import BrokenCode
+from toque.engines.worker_host import WorkerHost, WorkerSettings
 from toque.runtime import limits
+from toque.runtime.clock import SystemClock
+from toque.runtime.entropy import SystemEntropy
 from toque.runtime.errors import WorkflowLoadError
+from toque.runtime.link_socket import SocketLinks
 
 
 @asynccontextmanager
@@ -48,6 +55,59 @@ async def test_an_instance_runs_in_a_process_of_its_own_and_holds_none_while_it_
         assert last == status.output["run"]
         assert status.output["both"] == [1, 1]
         assert status.output["words"] == ["hello", "world"]
+
+
+class Unborn:
+    """A launcher, and the worker that it starts: no process, only the link of one."""
+
+    listen = "unix"
+    resources = ""
+    process = None
+
+    def __init__(self) -> None:
+        self.spec: asyncio.Future[WorkerSpec] = asyncio.get_running_loop().create_future()
+
+    async def launch(self, spec: WorkerSpec, options: Any, ended: Any) -> Unborn:
+        self.spec.set_result(spec)
+        return self
+
+    def kill(self) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+async def test_what_was_said_before_a_worker_was_ready_comes_before_what_was_said_after(
+    tmp_path: Path,
+) -> None:
+    loop, launcher = asyncio.get_running_loop(), Unborn()
+    settings = WorkerSettings(
+        "d0", str(tmp_path), str(tmp_path), launcher, loop, SystemClock(), SystemEntropy(),
+        asyncio.Semaphore(1),
+    )  # fmt: skip
+    host = WorkerHost(
+        settings, "w1", {}, {}, account=None, codecs=("", None), is_dedicated=True,
+        code=("", ""), broken=BrokenCode(), ended=lambda _: None,
+    )  # fmt: skip
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    up: asyncio.Queue[int] = asyncio.Queue()
+    host.put(say.Go(1))  # nobody is there
+    spec = await launcher.spec
+    links = SocketLinks(lambda _: spec.address, spec.token, loop, SystemEntropy())
+    link = links.open("w1", heard.put_nowait, up.put_nowait, lambda _: None)
+    await asyncio.wait_for(up.get(), 10)
+    while not host._is_linked:
+        await asyncio.sleep(0)
+    host.put(say.Go(2))  # it is there, and has not said so
+    await asyncio.sleep(0)
+    link.send(say.frame_of([say.encoded(say.Ready(say.VERSION, 1, None))]))
+    told: list[Any] = []
+    while len(told) < 3:
+        told += say.to_worker.decode(await asyncio.wait_for(heard.get(), 10))
+    assert told[:2] == [say.Go(1), say.Go(2)]
+    link.close()
+    host.end("the test is over")
+    assert host.closing is not None
+    await host.closing
 
 
 @pytest.mark.parametrize("how", ["thread", "async", "inner", "loop", "run"])
