@@ -4,7 +4,8 @@ Between `observed` and `operations`. Deleting takes one commit: from it on there
 instance, and its id is free. What it leaves, until its SousChef has confirmed and nobody repeats
 the request any more, is a tombstone, and the request ids that it answered. A new instance of the
 id takes the tombstone's place: it keeps its SousChef, and reports only times later than the old
-one did, so that late messages of the old run can't be taken for news.
+one did, so that late messages of the old run can't be taken for news. If that was V1's entity, and
+it has heard of the deletion, the new one has a SousChef of its own.
 
 Records of a large instance are deleted in several commits; the row that names them goes last.
 """
@@ -18,7 +19,7 @@ from .env import EngineEnv
 from .journal import FORMAT_VERSION, Instance, Tombstone
 from .keeping import whole
 from .observed import ObservedInstance
-from .ports import StatusReport
+from .ports import NO_NUMBER, OLD_NUMBER, StatusReport
 from .rows import content_of
 from .status import FINISHED
 
@@ -139,8 +140,10 @@ class DeletableInstance(ObservedInstance):
         if tombstone is None or (tombstone.run_id, tombstone.report_seq) != (run_id, seq):
             return
         self._confirmed_seq = seq
-        if tombstone.status:
+        if tombstone.status or tombstone.souschef == OLD_NUMBER:
             tombstone.status = ""  # it is counted; who hears of it again need not know that
+            if tombstone.souschef == OLD_NUMBER:
+                tombstone.souschef = NO_NUMBER
             self._rows.put_tombstone(tombstone)
             self._rows.flush()
         self._tidy_alarm(max(tombstone.expires_ms, self.ctx.clock.now_ms()))
@@ -151,7 +154,7 @@ class DeletableInstance(ObservedInstance):
         tombstone = self._tombstone
         if tombstone is None:
             self.ctx.evict()
-        elif self._confirmed_seq != tombstone.report_seq or tombstone.sweeping:
+        elif self._is_news(tombstone):
             self.ctx.set_alarm(now_ms + limits.ANNOUNCE_ALARM_MS)
             self._bury()
         elif now_ms < tombstone.expires_ms:
@@ -163,12 +166,18 @@ class DeletableInstance(ObservedInstance):
             self._rows.flush()
             self.ctx.evict()
 
+    def _is_news(self, tombstone: Tombstone) -> bool:
+        """Whether its SousChef may not have heard of it, or there is more to delete."""
+        is_known = tombstone.souschef == NO_NUMBER or self._confirmed_seq == tombstone.report_seq
+        return tombstone.sweeping or not is_known
+
     def _inherit(self, instance: Instance) -> None:
         """A new instance of a deleted one's id."""
         tombstone = self._tombstone
         if tombstone is None:
             return
-        instance.souschef = tombstone.souschef
+        if tombstone.souschef != NO_NUMBER:
+            instance.souschef = tombstone.souschef
         instance.report_seq = tombstone.report_seq + 1
         instance.request_seq = tombstone.request_seq
         instance.event_seq = tombstone.event_seq

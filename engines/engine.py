@@ -50,7 +50,7 @@ from .journal import (
 )
 from .keeping import whole
 from .operations import InstanceOperations
-from .ports import ENGINE_KIND, OLD_NUMBER
+from .ports import ENGINE_KIND, OLD_NUMBER, SOUSCHEF_KIND, souschef_ref
 from .present import in_order, step_output, step_views
 from .rows import check_same, content_of
 from .status import FINISHED, HOLDS_SLOT, move
@@ -286,11 +286,13 @@ class Engine(InstanceOperations):
         return True
 
     @whole
-    def poke(self) -> bool:
-        """Look at the timers and report anew. False: there is no such instance."""
+    def poke(self, souschef: str) -> bool:
+        """Look at the timers and report anew. False: that SousChef has no such instance."""
         if self._instance is None:
             self._leave()
             return False
+        if self._instance.souschef != OLD_NUMBER and souschef_ref(souschef).kind != SOUSCHEF_KIND:
+            return False  # V1's entity means one that was deleted
         self._keep_running()
         self._wake_if_due(self.ctx.clock.now_ms())
         self._must_report = True

@@ -244,7 +244,8 @@ class Tombstone(msgspec.Struct, array_like=True, gc=False):
     """What is left of a deleted instance until all have heard of it and nobody repeats requests.
 
     Attributes:
-        run_id, report_seq, turn, souschef: of its last report, which says that it has ended.
+        run_id, report_seq, turn, souschef: of its last report, which says that it has ended;
+            `NO_NUMBER`: it went to V1's entity, which has confirmed it.
         status: told with it: `deleted`, or empty if its end was told before.
         since_ms: a new instance of the id reports later times only.
         request_seq: of the last request id that is remembered.

@@ -16,6 +16,8 @@ from ..runtime.ids import ACCOUNT_OLD_KIND, OLD_SOUSCHEF, EntityRef, old_key
 SOUSCHEF_KIND = "SousChef"
 OLD_NUMBER = -1
 """In place of a SousChef's number: made on V1, the instance reports to AccountOld for life."""
+NO_NUMBER = -2
+"""In place of a SousChef's number: V1 has heard that what it made is deleted."""
 ENGINE_KIND = "Engine"
 ENGINE_SHARD_KIND = "EngineShard"
 
@@ -94,4 +96,4 @@ class ClearPage(msgspec.Struct, array_like=True, frozen=True, gc=False):
 #     `epoch` is the SousChef's shard epoch; a smaller one than seen for `souschef` is refused.
 # EngineShard.poke_many(souschef: str, epoch: int, keys: list[str]) -> list[str]
 #     Makes each Engine look at its timers and report its state anew. Gives the keys that do not
-#     exist (any more).
+#     exist (any more), or do not report to the AccountOld that asks.

@@ -69,13 +69,13 @@ class EngineShard(DurableObject):
         def gone(found: list[bool]) -> list[str]:
             return [key for key, is_there in zip(keys, found, strict=True) if not is_there]
 
-        return self._in_turns(self._poke, keys, gone)
+        return self._in_turns(partial(self._poke, souschef), keys, gone)
 
     def _grant(self, grant: Grant) -> bool:
         return self._engine(grant.key).grant(grant.run_id, grant.turn)
 
-    def _poke(self, key: str) -> bool:
-        return self._engine(key).poke()
+    def _poke(self, souschef: str, key: str) -> bool:
+        return self._engine(key).poke(souschef)
 
     def _in_turns(
         self, work: Callable[[T], bool], pieces: list[T], told: Callable[[list[bool]], R]

@@ -104,9 +104,9 @@ async def test_many_pokes_leave_each_turn_of_the_loop_to_others_too(
 ) -> None:
     poke, poked = Engine.poke, []
 
-    def noted(engine: Engine) -> bool:
+    def noted(engine: Engine, souschef: str) -> bool:
         poked.append(engine.ctx.ref.key)
-        return poke(engine)
+        return poke(engine, souschef)
 
     monkeypatch.setattr(Engine, "poke", noted)
     async with rigged(tmp_path) as rig:
