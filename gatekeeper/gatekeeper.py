@@ -231,6 +231,8 @@ class Gatekeeper(DurableObject):
         stretched = limits.CYCLE_PERIOD_MS * self._rates.front_ends
         period_ms = max(self._book.period_ms, stretched // max(1, self._book.calls_of_front_ends))
         reply = self._rates.on_report(request, period_ms, now_ms)
+        if not reply.leases:
+            return reply
         account = self.ctx.ref.key
         room = {}
         for uuid in arrivals:

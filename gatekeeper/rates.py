@@ -11,7 +11,8 @@ one second of them. Rates are in thousandths of a create per second, so that sma
   or two after load has moved, and for a front end that joins, the sum may exceed the limit by
   that floor; else it does not.
 * A front end that falls silent keeps its lease (it can't hear of another one), and it counts for
-  RATE_SILENT_PERIODS; after that it is taken for dead, and others get its share.
+  RATE_SILENT_PERIODS; after that it is taken for dead, and others get its share. Copies of what it
+  said before change nothing any more.
 
 Nothing is durable: after a restart the book takes the first reports' word for what is held, and
 gives no more than that until it has heard of everybody. Who holds nothing and is the first to
@@ -29,6 +30,7 @@ ACCOUNT = ""
 """The key of the account's own rate; others are workflow uuids."""
 MILLI = 1_000
 _EXACT = 1e-9  # what sums of floats may be off
+_GONE_REMEMBERED_MAX = 1_000
 _FLOOR_PARTS = 8
 """The floor of each of n front ends is an n-th of this part of the rate."""
 
@@ -57,6 +59,7 @@ class RateBook:
         self._defaults = (account, workflow)
         self._set: dict[str, int] = {}
         self._fronts: dict[str, dict[str, _Front]] = {}
+        self._gone: dict[str, int] = {}
         self._swept_ms: int | None = None
 
     def limit(self, key: str) -> int:
@@ -84,8 +87,13 @@ class RateBook:
         return sum(front.lease for front in self._fronts.get(key, {}).values())
 
     def on_report(self, request: RateRequest, period_ms: int, now_ms: int) -> RateReply:
-        """A front end's report: note it, and answer with its leases."""
+        """A front end's report: note it, and answer with its leases.
+
+        Without any if it is a late copy of what one said that is taken for dead.
+        """
         self._sweep(period_ms, now_ms)
+        if self._is_from_the_dead(request, period_ms, now_ms):
+            return RateReply(request.seq, {}, {}, period_ms)
         arrivals = {ACCOUNT: sum(request.arrivals.values()), **request.arrivals}
         leases = {}
         for key, arrived in arrivals.items():
@@ -104,6 +112,13 @@ class RateBook:
                 front.lease = min(lease, held) if held else lease
             leases[key] = front.lease
         return RateReply(request.seq, leases, {}, period_ms)
+
+    def _is_from_the_dead(self, request: RateRequest, period_ms: int, now_ms: int) -> bool:
+        front = self._fronts.get(ACCOUNT, {}).get(request.front_end)
+        if front is None:
+            return request.seq <= self._gone.get(request.front_end, 0)
+        is_silent = now_ms - front.seen_ms > limits.RATE_SILENT_PERIODS * period_ms
+        return is_silent and request.seq <= front.seq
 
     def _lease(self, key: str, fronts: dict[str, _Front], mine: _Front) -> int:
         limit = self.limit(key) * MILLI
@@ -133,8 +148,12 @@ class RateBook:
                     front.seen_ms = now_ms
                 if now_ms - front.seen_ms > silence_ms:
                     del fronts[front_end]
+                    if key == ACCOUNT:
+                        self._gone[front_end] = front.seq
             if not fronts:
                 del self._fronts[key]
+        while len(self._gone) > _GONE_REMEMBERED_MAX:
+            del self._gone[next(iter(self._gone))]
 
 
 class Bucket:

@@ -13,7 +13,14 @@ import pytest
 
 from tests.runtime.shards import COMMIT_S, Cluster
 from toque.gatekeeper.gatekeeper import Gatekeeper, GatekeeperEnv
-from toque.gatekeeper.messages import CycleReply, CycleRequest, GatekeeperStatistics
+from toque.gatekeeper.messages import (
+    CycleReply,
+    CycleRequest,
+    GatekeeperStatistics,
+    RateReply,
+    RateRequest,
+)
+from toque.runtime import limits
 from toque.runtime.errors import InvalidArgument, Overloaded
 from toque.runtime.ids import EntityRef
 from toque.runtime.simloop import VirtualTimeLoop
@@ -247,3 +254,26 @@ async def test_calls_are_counted_over_the_last_seconds(tmp_path: Path) -> None:
         for n in range(20):
             await cycle(cluster, request(f"acme/w/{n}"))
         assert (await statistics(cluster)).calls_per_second == 2.0
+
+
+async def test_a_late_copy_of_a_dead_front_ends_report_holds_nothing(tmp_path: Path) -> None:
+    last = RateRequest("dead", 8, {"w": 50_000}, {"": 300_000, "w": 100_000}, {"w": 25}, {"w": 50})
+
+    async def told(report: RateRequest) -> RateReply:
+        return msgspec.convert(await cluster.router.call(ACME, "lease_rates", report), RateReply)
+
+    async def live(seq: int) -> RateReply:
+        await asyncio.sleep(1)
+        return await told(RateRequest("live", seq, {"w": 200_000}, {}))
+
+    async with cluster_at(tmp_path) as cluster:
+        await cluster.router.call(ACME, "set_queue", "w", 100)
+        await told(last)
+        for seq in range(limits.RATE_SILENT_PERIODS + 5):
+            alone = await live(seq + 1)
+        assert alone.room == {"w": 50}
+        assert (await told(last)).room == {}
+        assert (await live(100)) == msgspec.structs.replace(alone, seq=100)
+        back = msgspec.structs.replace(last, seq=9)  # it was only slow
+        assert (await told(back)).room
+        assert (await live(101)).room["w"] < 50
