@@ -322,8 +322,17 @@ class Client:
     async def versions(self, workflow: str) -> list[Version]:
         """A workflow's versions, newest first."""
         words = ["workflows", check_workflow_name(workflow), "versions"]
-        query = {"per_page": str(limits.PER_PAGE_MAX)}
-        return await self.backend.manage(list[Version], "GET", words, query=query, standard=True)
+        found: list[Version] = []
+        page = 1
+        while True:
+            query = {"page": str(page), "per_page": str(limits.PER_PAGE_MAX)}
+            part = await self.backend.manage(
+                list[Version], "GET", words, query=query, standard=True
+            )
+            found += part
+            if len(part) < limits.PER_PAGE_MAX:
+                return found
+            page += 1
 
     async def deploy(
         self, path: str | PathLike[str], script: str | None = None, *, take_over: bool = False

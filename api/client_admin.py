@@ -245,7 +245,7 @@ class ScriptsClient(_Part):
     async def list(self, *, account: str | None = None) -> list[Script]:
         """An account's scripts; None: the client's own account."""
         words = ["accounts", self._account(account), "scripts"]
-        return await self._backend.manage(list[Script], "GET", words)
+        return await self._all(Script, words)
 
     async def deploy(
         self,

@@ -202,7 +202,7 @@ class HttpTransport:
             try:
                 status, raw, pause_s = await self._try(method, target, headers, body, left)
                 if 200 <= status < 300:
-                    return decoder.decode(raw)
+                    return self._read(decoder, raw, request_id is not None)
                 error = _error_of(status, raw)
                 if status not in _RETRIED:
                     raise error
@@ -219,6 +219,17 @@ class HttpTransport:
                 raise _verdict(error, request_id is not None and maybe_done)
             self._pool.retries += 1
             await asyncio.sleep(pause_s)
+
+    def _read(self, decoder: msgspec.json.Decoder[T], raw: bytes, changes: bool) -> T:
+        """An answer of success: of a toque server, if the url is right."""
+        try:
+            return decoder.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
+            kind = OutcomeUnknown if changes else ServerUnreachable
+            raise kind(
+                f"what answers at {self._origin} is no toque server, or one of another version; "
+                f"check the url. Its answer is not as expected ({fault}): {shown(raw, 80)}"
+            ) from None
 
     async def _try(
         self,

@@ -15,7 +15,7 @@ from toque.api.client import Client
 from toque.api.client_http import connect
 from toque.api.transport_http import _retry_after_s
 from toque.runtime import limits
-from toque.runtime.errors import OutcomeUnknown, ToqueError
+from toque.runtime.errors import OutcomeUnknown, ServerUnreachable, ToqueError
 
 DONE = b'{"result":{"id":"one","status":"queued"}}'
 BUSY = b'{"errors":[{"code":10500,"message":"full","toque":{"code":"overloaded"}}]}'
@@ -27,12 +27,14 @@ class Told:
     def __init__(self, *answers: tuple[int, str, bytes] | None) -> None:
         self.answers = list(answers)
         self.keys: list[str] = []
+        self.urls: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await reader.readuntil(b"\r\n\r\n") if not reader.at_eof() else b"":
             lines = head.decode().lower().splitlines()
             known = dict(line.split(": ", 1) for line in lines[1:] if line)
             await reader.readexactly(int(known.get("content-length", 0)))
+            self.urls.append(lines[0].split()[1])
             self.keys.append(known.get("idempotency-key", ""))
             answer = self.answers.pop(0)
             if answer is None:
@@ -144,3 +146,34 @@ def test_retry_after_is_seconds_or_a_time_beside_the_servers(
 ) -> None:
     assert _retry_after_s(text, "Sat, 31 Jan 2026 12:00:00 GMT") == seconds
     assert _retry_after_s("Sat, 31 Jan 2026 12:00:07 GMT", None) == 0
+
+
+@pytest.mark.parametrize(
+    "body", [b"<!doctype html>", b"", b"\xff", b'{"result":{"other":1}}', b'{"errors":[]}']
+)
+async def test_what_answers_with_success_and_is_no_toque_server_is_told(body: bytes) -> None:
+    """A wrong port, or the page of a proxy: nothing to repeat, and no error of a parser."""
+    told = Told((200, "", body), (200, "", body))
+    async with told.client() as client:
+        with pytest.raises(ServerUnreachable, match=r"is no toque server.*check the url"):
+            await client.whoami()
+        with pytest.raises(OutcomeUnknown, match=r"is no toque server.*check the url"):
+            await client.create_instance("orders", "one")
+    assert len(told.keys) == 2
+
+
+def _listed(count: int, item: str) -> tuple[int, str, bytes]:
+    return 200, "", f'{{"result":[{",".join([item] * count)}]}}'.encode()
+
+
+async def test_lists_that_come_in_pages_are_read_to_their_end() -> None:
+    most = limits.PER_PAGE_MAX
+    script = '{"script":"s","code_hash":"h","modified_on":"","workflows":[]}'
+    version = '{"id":"v","class_name":"c","created_on":"","modified_on":"","workflow_id":"w"}'
+    told = Told(*(_listed(count, one) for one in (script, version) for count in (most, 3)))
+    async with told.client() as client:
+        assert len(await client.scripts.list()) == most + 3
+        assert len(await client.versions("orders")) == most + 3
+    assert [url.partition("?")[2] for url in told.urls] == [
+        f"page={page}&per_page={most}" for _ in range(2) for page in (1, 2)
+    ]
