@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from itertools import islice
 
 import msgspec
 
@@ -150,13 +151,18 @@ class AccountCache:
         cached = self._accounts.get(account)
         if cached is None:
             cached = self._accounts[account] = _Cached()
-            while len(self._accounts) > limits.ACCOUNTS_CACHED_MAX:
-                _, dropped = self._accounts.popitem(last=False)
-                if dropped.loading is not None:
-                    dropped.loading.cancel()
+            if len(self._accounts) > limits.ACCOUNTS_CACHED_MAX:
+                self._drop_some(account)
         elif len(self._accounts) > 1:
             self._accounts.move_to_end(account)
         return cached
+
+    def _drop_some(self, but: str) -> None:
+        """Forget those that were used longest ago; not one that somebody waits for."""
+        idle = (name for name, each in self._accounts.items() if each.loading is None)
+        surplus = len(self._accounts) - limits.ACCOUNTS_CACHED_MAX
+        for name in list(islice((name for name in idle if name != but), surplus)):
+            del self._accounts[name]
 
     async def _asked_since(self, account: str, cached: _Cached, since: float) -> None:
         """Wait for an answer to a call that began at `since` or later."""
@@ -164,6 +170,7 @@ class AccountCache:
             loading = self._load(account, cached)
             await asyncio.shield(loading)
             if cached.asked_at >= since:
+                self._accounts.setdefault(account, cached)  # its settings are asked for next
                 return
 
     def _load(self, account: str, cached: _Cached) -> asyncio.Task[None]:

@@ -48,6 +48,23 @@ async def test_the_accounts_load_does_not_grow_with_bad_names(plane: Any) -> Non
     assert plane.router.calls["snapshot"] <= seconds * 1000 / limits.SNAPSHOT_GAP_MS + 2
 
 
+async def test_more_accounts_than_are_kept_are_answered_at_the_same_time(
+    plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ACCOUNTS_CACHED_MAX", 3)
+
+    async def told(account: str) -> str:
+        with pytest.raises(WorkflowNotFound) as refused:
+            await plane.service.get_workflow(account, "orders")
+        return refused.value.code
+
+    works = [asyncio.create_task(told(f"account-{number}")) for number in range(20)]
+    await asyncio.wait(works)
+    assert not any(work.cancelled() for work in works)
+    await told("one-more")
+    assert len(plane.service._cache._accounts) == 3
+
+
 async def test_a_workflow_is_seen_as_soon_as_it_is_there(plane: Any) -> None:
     with pytest.raises(WorkflowNotFound):
         await plane.service.get_workflow("default", "refunds")
