@@ -34,6 +34,15 @@ def text(value: object, what: str, right: str) -> str:
     """A text that is not empty."""
     if not isinstance(value, str) or not value:
         refuse(what, value, "a text", right)
+    return characters(value, what, right)
+
+
+def characters(value: str, what: str, right: str) -> str:
+    """A text that can be sent: without bytes of a command line that are no UTF-8, say."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        refuse(what, value, "a text without halves of surrogate pairs", right)
     return value
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ..api.client_checks import characters
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument
 from ..runtime.ids import check_workflow_name
@@ -194,9 +195,10 @@ def _check_words(options: Options) -> None:
             )
     if options.workflow is not None:
         check_workflow_name(options.workflow)
+    characters(options.seed, "--seed", "--seed 1")
     try:
         msgspec.json.decode(options.params)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise InvalidArgument(
             f"--params is not JSON: {error}; for example '{{\"order\": 42}}'."
         ) from None

@@ -151,6 +151,20 @@ async def test_of_many_each_is_checked_before_any_is_sent(item: Any) -> None:
         await made(Client).create_instances("orders", [{"id": "fine"}, item])
 
 
+async def test_a_text_that_can_not_be_sent_is_refused_before_it_is() -> None:
+    """Bytes of a command line that are no UTF-8 come as halves of surrogate pairs."""
+    half = "\udcff"
+    for work in (
+        made(TokensClient).create(half),
+        made(TokensClient).revoke(half),
+        made(AccountsClient).create("shop", half),
+        anext(made(Client).list_instances("orders", date_start=half)),
+        anext(made(Client).delete_matching("orders", date_end=half)),
+    ):
+        with pytest.raises(InvalidArgument, match=r"without halves of surrogate pairs.*Right"):
+            await work
+
+
 async def test_a_payload_that_is_no_json_is_told() -> None:
     with pytest.raises(UnencodableValue):
         await made(Client).create_instance("orders", params=object())

@@ -369,6 +369,8 @@ def test_every_scenario_has_all_it_needs(scenario: str) -> None:
         ("steady", {"arrivals": "odd"}, "it is one of even, poisson"),
         ("steady", {"workflow": "a b"}, "workflow name 'a b' is not valid"),
         ("steady", {"workflow": "mine", "params": "{"}, "--params is not JSON"),
+        ("steady", {"workflow": "mine", "params": "\udcff"}, "--params is not JSON"),
+        ("steady", {"seed": "\udcff"}, "--seed must be a text without halves"),
         ("steady", {"params": "1"}, "name it with --workflow"),
         ("steady", {"slo": ["p99=1"]}, "is not known"),
         ("steady", {"mix": "create=1"}, "--mix is of mixed"),
