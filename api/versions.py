@@ -1,6 +1,6 @@
 """Versions of a workflow: what was deployed when, and the graph of each one's code.
 
-Versions come from the Account, newest first; it keeps the newest `SCAN_ROWS_MAX`. The graphs of
+Versions come from the Account, newest first; it tells the newest `SCAN_ROWS_MAX`. The graphs of
 code that was deployed lie beside its bundle; others are drawn from the source, if that can be had
 here (see `Sources`), in a process of their own. They are kept: a version's code never changes.
 Without source a version has no graph, and all else works.

@@ -248,12 +248,20 @@ class Gatekeeper(DurableObject):
         """Have the workflow's SousChefs follow its load."""
         spread = self._spreads.get(uuid)
         if spread is None:
+            if len(self._spreads) >= 2 * limits.WORKFLOWS_PER_ACCOUNT_MAX:
+                self._forget_spreads()
             spread = self._spreads[uuid] = Spread(self._env.spread, self._env.spread.least)
         rate = min(self._rates.arrivals(uuid), self._rates.limit(uuid) * MILLI)
         if spread.look(rate, queued, self._book.room_for_holders, now_ms):
             account = self.ctx.ref.key
             self.ctx.put(SPREADS, (account, uuid, spread.souschefs, 0))
             self.ctx.tell(EntityRef(ACCOUNT_KIND, account), "spread", uuid, spread.souschefs)
+
+    def _forget_spreads(self) -> None:
+        """Forget of which workflows nothing special is known: most of them are deleted."""
+        least = self._env.spread.least
+        kept = {uuid: each for uuid, each in self._spreads.items() if each.souschefs != least}
+        self._spreads = kept
 
     def set_spread(self, workflow_uuid: str, souschefs: int | None) -> None:
         """Leave the number of a workflow's SousChefs as it was set; None: it is automatic again."""

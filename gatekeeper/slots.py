@@ -214,6 +214,7 @@ class LeaseBook:
         entry.running_max = running_max
         for holder in entry.holders.values():
             self._put_in(holder)
+        self._forget_plain(workflow)
 
     def _open(self, souschef: str) -> Holder:
         holder = self.holders.get(souschef)
@@ -477,8 +478,13 @@ class LeaseBook:
         self._take_out(holder)
         workflow = self.workflows[holder.workflow]
         del workflow.holders[souschef]
-        if not workflow.holders and workflow.weight == 1 and not workflow.running_max:
-            del self.workflows[holder.workflow]
+        self._forget_plain(holder.workflow)
+
+    def _forget_plain(self, workflow: str) -> None:
+        """Forget a workflow of which nothing needs to be known; it may be deleted."""
+        entry = self.workflows[workflow]
+        if not entry.holders and entry.weight == 1 and not entry.running_max:
+            del self.workflows[workflow]
 
 
 def _matters(held: int, target: int, fair: int) -> bool:

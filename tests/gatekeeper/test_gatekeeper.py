@@ -277,3 +277,16 @@ async def test_a_late_copy_of_a_dead_front_ends_report_holds_nothing(tmp_path: P
         back = msgspec.structs.replace(last, seq=9)  # it was only slow
         assert (await told(back)).room
         assert (await live(101)).room["w"] < 50
+
+
+async def test_of_workflows_that_come_and_go_only_what_is_special_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WORKFLOWS_PER_ACCOUNT_MAX", 2)
+    async with cluster_at(tmp_path) as cluster:
+        for seq in range(1, 20):
+            report = RateRequest("front", seq, {f"w{seq}": 0}, {})
+            await cluster.router.call(ACME, "lease_rates", report)
+        keeper = cluster.hosts["c0"].local(ACME)
+        assert isinstance(keeper, Gatekeeper)
+        assert len(keeper._spreads) <= 4

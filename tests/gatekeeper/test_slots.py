@@ -417,6 +417,19 @@ def test_a_workflow_limit_binds_it_and_takes_nothing_from_others() -> None:
     assert b.target == 16
 
 
+def test_of_a_workflow_that_is_deleted_nothing_is_kept() -> None:
+    book = LeaseBook(10)
+    for number in range(3):
+        book.set_workflow(f"acme/{number}", 3, 5)
+        book.set_workflow(f"acme/{number}", 1, 0)
+    assert not book.workflows
+    chef = Chef("acme/w/0")
+    chef.fresh = 1
+    settle(book, [chef], 1)
+    book.set_workflow("acme/w", 1, 0)
+    assert [*book.workflows] == ["acme/w"]
+
+
 def test_weights_divide_contended_slots() -> None:
     book = LeaseBook(40)
     book.set_workflow("acme/a", 3, 0)
