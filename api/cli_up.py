@@ -204,10 +204,6 @@ async def _serve(options: UpOptions, listen: Listen) -> None:
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(opening)
         listen()  # again: Ray has put its own handlers in place
-        first: list[str] = []
-        await hand_over(
-            runtime.control_plane.accounts, options.hosted.data, options.token_file, first.append
-        )
         served = make_app(
             runtime.control_plane,
             tokens=TokenBook({}),
@@ -227,7 +223,18 @@ async def _serve(options: UpOptions, listen: Listen) -> None:
             metrics = HttpServer(MetricsApp(served.metrics), clock, _LOOPBACK, options.metrics_port)
             await _start(stack, metrics, _LOOPBACK, options.metrics_port, _METRICS_PORT)
             metrics_url = f"{metrics.url}/metrics"
-        _tell(options, runtime, server.url, metrics_url, first)
+        first: list[str] = []
+
+        def tell(token: str) -> None:
+            first.append(token)
+            _tell(options, runtime, server.url, metrics_url, first)
+
+        # Only now: a start that fails after the token was noted as told would lock everybody out.
+        await hand_over(
+            runtime.control_plane.accounts, options.hosted.data, options.token_file, tell
+        )
+        if not first:
+            _tell(options, runtime, server.url, metrics_url, first)
         settle()
         notifier.ready(f"serving at {server.url}")
         stack.callback(notifier.close)

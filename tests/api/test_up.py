@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.api.serving import fails, get, up
+from toque.api import cli_up
 from toque.api.app_http import make_app
 from toque.api.auth import TokenBook
 from toque.api.cli_up import _failed
@@ -19,7 +20,8 @@ from toque.api.first_token import MARK, hand_over
 from toque.api.logs import JsonLines
 from toque.api.notify_socket import Notifier
 from toque.api.server_http import HttpServer
-from toque.api.wiring import embedded
+from toque.api.serving import Hosted
+from toque.api.wiring import embedded, start_embedded
 from toque.runtime.clock import SystemClock
 from toque.runtime.errors import (
     AddressInUse,
@@ -132,6 +134,31 @@ def test_a_start_that_was_cut_short_locks_nobody_out(tmp_path: Path) -> None:
             assert len(await accounts.list_tokens("*")) == 1
 
     asyncio.run(main())
+
+
+def test_a_start_whose_port_somebody_takes_meanwhile_locks_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, checked = tmp_path / "data", cli_up.check_address
+    hosted = Hosted(start_embedded, "one process", None, data, {})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with socket.socket() as taken:
+        options = cli_up.UpOptions(
+            hosted, "127.0.0.1", port, None, None, False, 0, True, None, "text"
+        )
+
+        async def then_taken(host: str, port: int, flag: str) -> None:
+            await checked(host, port, flag)
+            taken.bind((host, port))
+            taken.listen()
+
+        monkeypatch.setattr(cli_up, "check_address", then_taken)
+        with pytest.raises(AddressInUse):
+            asyncio.run(cli_up._serve(options, lambda: None))
+    assert (data / "toque.json").exists()
+    assert not (data / MARK).exists(), "nobody has seen the token"
 
 
 @pytest.mark.parametrize(
