@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import toque
 from tests.api.test_cli import Served
 from tests.test_docs import ROOT, load
 from toque.api import client_blocking, client_blocking_parts
-from toque.runtime.errors import InvalidArgument, WorkflowNotFound
+from toque.runtime.errors import InvalidArgument, OutcomeUnknown, WorkflowNotFound
 
 TWIN = load(ROOT / "docs" / "twin.py")
 
@@ -87,3 +88,19 @@ def test_closing_ends_the_thread_and_a_later_call_is_told(client: toque.Blocking
     with pytest.raises(InvalidArgument, match="closed"):
         client.list_workflows()
     client.close()
+
+
+def test_closing_ends_what_other_threads_wait_for(client: toque.BlockingClient, plane: Any) -> None:
+    instance = client.create_instance("orders", "one")
+    client.create_instance("orders", "two")
+    lines = client.list_instances("orders", per_page=1)  # and an iterator that nobody ends
+    next(lines)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(instance.wait, "1 minute")
+        while not plane.router.calls["wait"]:
+            assert not waits.done(), waits.exception()
+        client.close()
+        with pytest.raises(OutcomeUnknown, match="closed before"):
+            waits.result(10)
+    del lines
+    gc.collect()
