@@ -197,7 +197,7 @@ class LimitsClient(_Part):
 
         Args:
             account: whose; None: the client's own account.
-            request_id: the same one again is the same change.
+            request_id: of the call. The same change again sets the same again, over newer ones too.
             changes: `running_max`, `creates_per_second`, and, as durations,
                 `success_retention` and `error_retention`; None: the default again.
         """
@@ -223,7 +223,7 @@ class LimitsClient(_Part):
         Args:
             workflow: which.
             account: whose; None: the client's own account.
-            request_id: the same one again is the same change.
+            request_id: of the call. The same change again sets the same again, over newer ones too.
             changes: `running_max` (0: the account's only), `weight`, `creates_per_second`,
                 `souschefs` ("auto": as the load needs), `steps`, `queued_max`, and, as durations,
                 `success_retention` and `error_retention`; None: the default again.
@@ -263,7 +263,7 @@ class ScriptsClient(_Part):
             script: the name that it is deployed under; None: the file's or the folder's own.
             take_over: names of workflows that other scripts have become this one's.
             account: whose; None: the client's own account.
-            request_id: the same one again is the same deploy.
+            request_id: of the call. The same code again is no new version, unless other came since.
 
         Raises:
             BundleInvalid: there is no code there that can be deployed.
