@@ -81,11 +81,11 @@ class InputGate:
         while self._waiting and self._holders == 0:
             self._waiting.popleft()()
 
-    def clear(self) -> int:
-        """Forget all waiting events (the entity was reset); gives how many there were."""
-        count = len(self._waiting)
+    def clear(self) -> list[Callable[[], None]]:
+        """Forget all waiting events (the entity was reset), and give them."""
+        waiting = list(self._waiting)
         self._waiting = ()
-        return count
+        return waiting
 
 
 class OutputGate:

@@ -147,6 +147,8 @@ class Host:
         activation.gate.enter(lambda: self._guard(activation, activation.entity.on_resume))
 
     def _guard(self, activation: Activation, work: Callable[[], None]) -> None:
+        if activation.ended:
+            return
         activation.begin()
         try:
             work()
@@ -208,7 +210,7 @@ class Host:
         if not activation.out.open:  # the next one reads those writes, so it must wait for them
             self._unsettled[activation.ref] = activation.out.last_seq
         activation.close()
-        activation.gate.clear()
+        waiting = activation.gate.clear()
         try:
             activation.entity.on_evict()
         except Exception:
@@ -216,6 +218,9 @@ class Host:
         self.alarms.abandon(activation.ref)
         if self.store.broken is not None:
             self._store_broke(self.store.broken)
+            return
+        for event in waiting:  # calls among them are told that they were not handled
+            event()
 
     def _owner_failed(self, owner: Any, error: BaseException) -> None:
         """What the entity wrote can't be stored: what it holds in memory is not true any more."""
@@ -294,6 +299,10 @@ class Host:
         self._handle(activation, call, answer)
 
     def _handle(self, activation: Activation, call: Call, answer: Answer) -> None:
+        if activation.ended:
+            error = EntityReset(f"{activation.ref} was reset before it handled the call.")
+            answer(call.id, False, pack(to_wire(error)))
+            return
         activation.begin()
         try:
             if call.method == TOLD:
@@ -428,6 +437,8 @@ class Host:
             self.alarms.failed(firing)
 
     def _run_alarm(self, activation: Activation, firing: Firing) -> None:
+        if activation.ended:
+            return
         activation.begin()
         try:
             info = AlarmInfo(firing.retries)

@@ -180,9 +180,13 @@ class Outbox:
             _log.warning("%s refused %s for good: %s", dest, message.row[5], error)
         fault_points.reach("outbox.delete")
         queue = self._waiting[dest]
+        try:
+            # in nobody's name: were it to fall with a bad row of the sender's, it would stay
+            self._store.delete(self, OUTBOX, message.row[:5])
+        except Overloaded:  # send it again: the receiver knows it, and the row goes then
+            self._later(dest)
+            return
         queue.popleft()
-        # in nobody's name: were it to fall with a bad row of the sender's, it would stay for ever
-        self._store.delete(self, OUTBOX, message.row[:5])
         self._forget_one(message)
         if queue:
             self._pump(dest)

@@ -89,7 +89,7 @@ def test_too_many_waiting_events_are_refused():
     gate.enter(lambda: None)
     with pytest.raises(Overloaded):
         gate.enter(lambda: None)
-    assert gate.clear() == 1
+    assert len(gate.clear()) == 1
 
 
 def gate_over(store: Durability, failures: list[BaseException], **kwargs: bool) -> OutputGate:

@@ -15,6 +15,7 @@ from toque.runtime import limits
 from toque.runtime.entity import DurableObject
 from toque.runtime.errors import (
     CallCycle,
+    EntityReset,
     InvalidArgument,
     Overloaded,
     StoreFailed,
@@ -572,3 +573,35 @@ async def test_a_message_is_noted_at_its_good_end_and_one_that_never_began_leave
     del late
     gc.collect()  # a coroutine that was never awaited would be told of here
     assert noted == ["good"]
+
+
+async def test_calls_that_wait_for_an_entity_that_is_reset_are_answered_at_once(tmp_path):
+    cluster = Cluster(tmp_path, CLASSES)
+    start = cluster.loop.time()
+    failing = cluster.router.call(ref("a"), "slow_failing")
+    waiting = cluster.router.call(ref("a"), "add", 1)
+    with pytest.raises(ToqueError):
+        await failing
+    with pytest.raises(EntityReset, match="reset before it handled the call"):
+        await waiting
+    assert cluster.loop.time() - start < 1
+    assert await cluster.router.call(ref("a"), "value") == 0
+    await cluster.close()
+
+
+async def test_a_message_whose_row_can_not_go_now_holds_nobody_up_and_goes_later(tmp_path):
+    cluster = Cluster(tmp_path, CLASSES)
+    host, store = cluster.hosts["d0"], cluster.stores["d0"]
+    told = [cluster.router.call(ref("a"), "pass_on", "to", 1) for _ in range(3)]
+    await asyncio.gather(*told)
+    while host.outbox.sent < 1:
+        await asyncio.sleep(COMMIT_S)
+    room, store._group._rows_max = store._group._rows_max, 0  # by others' rows, as it were
+    await asyncio.sleep(1)
+    assert host.outbox.waiting == 3
+    store._group._rows_max = room
+    await asyncio.sleep(3 * limits.OUTBOX_RETRY_MS / 1_000)
+    assert await cluster.router.call(ref("to"), "value") == 3
+    assert host.outbox.waiting == 0
+    assert not store.scan(OUTBOX)
+    await cluster.close()
