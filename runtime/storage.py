@@ -16,7 +16,7 @@ from .codec import pack, unpack
 from .errors import InvalidArgument, UnencodableValue
 from .guarded import shown
 from .ids import EntityRef
-from .tables import Row, Table
+from .tables import Change, Row, Table
 
 if TYPE_CHECKING:
     from .entity import Context
@@ -87,10 +87,22 @@ class Storage:
         self._ctx.put(KV, (*self._prefix, key, raw))
 
     async def put_many(self, values: Mapping[str, Any]) -> None:
-        """Set several keys in one commit; on a bad one nothing is set."""
-        rows = [(*self._prefix, _check_key(k), _encode(k, v)) for k, v in values.items()]
-        for row in rows:
-            self._ctx.put(KV, row)
+        """Set several keys in one commit; on a bad one, or without room for all, nothing is set."""
+        self._write_all(values)
+
+    def _write_all(self, values: Mapping[str, Any]) -> None:
+        if len(values) > limits.BATCH_ROWS_MAX:
+            raise InvalidArgument(
+                f"{len(values)} storage keys are to be set in one commit; at most "
+                f"{limits.BATCH_ROWS_MAX} fit."
+            )
+        changes: list[Change] = []
+        for key, value in values.items():
+            address = (*self._prefix, _check_key(key))
+            row = None if value is _DELETED else (*address, _encode(key, value))
+            changes.append((KV, address, row))
+        if changes:
+            self._ctx.write_all(changes)
 
     async def delete(self, key: str) -> bool:
         """Delete a key; True if it was there."""
@@ -213,8 +225,4 @@ class Transaction:
                     f"storage key {shown(key)} was changed by another event during the "
                     "transaction; run it again, or use block_concurrency_while."
                 )
-        for key, value in self._writes.items():
-            if value is _DELETED:
-                await self._storage.delete(key)
-            else:
-                await self._storage.put(key, value)
+        self._storage._write_all(self._writes)

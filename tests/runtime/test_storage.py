@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.runtime.shards import Cluster
 from toque.runtime import limits
 from toque.runtime.entity import DurableObject
-from toque.runtime.errors import InvalidArgument, UnencodableValue
+from toque.runtime.errors import InvalidArgument, Overloaded, UnencodableValue
 from toque.runtime.ids import EntityRef
 from toque.runtime.simloop import VirtualTimeLoop
 
@@ -147,6 +147,31 @@ async def test_a_transaction_writes_all_or_nothing(folder):
 
     await box.transaction(take_back)
     assert await box.list() == {"a": 0, "b": 3}
+    await cluster.close()
+
+
+async def test_many_writes_for_which_there_is_no_room_write_nothing(folder):
+    cluster = Cluster(folder, {"Box": Box})
+    box = storage_of(cluster)
+    store = cluster.stores["d0"]
+    values = {f"k{number}": number for number in range(10)}
+
+    async def move(txn: Any) -> None:
+        for key, value in values.items():
+            await txn.put(key, value)
+
+    room, store._group._rows_max = store._group._rows_max, 5
+    with pytest.raises(Overloaded):
+        await box.transaction(move)
+    with pytest.raises(Overloaded):
+        await box.put_many(values)
+    assert await box.list() == {}
+    store._group._rows_max = room
+    await box.transaction(move)
+    assert len(await box.list()) == 10
+    with pytest.raises(InvalidArgument, match="20001 storage keys"):
+        await box.put_many({f"m{number}": 0 for number in range(20_001)})
+    assert len(await box.list()) == 10
     await cluster.close()
 
 
