@@ -131,6 +131,8 @@ class InstanceLife(InstancePhases):
         next_params = None
         if outcome is not None and not turn.cancelled and instance.status != "rollingBack":
             next_params = outcome.next_params
+        if next_params is not None:  # no row will ever name their streams
+            self._rows.let_go(record.stream for record in turn.records if record.stream)
         for record in turn.records if next_params is None else ():
             self._rows.put_record(record, is_copy=is_copy)
         if turn.consumed:

@@ -7,6 +7,7 @@ commit that held half a turn could not be replayed. Reads see what is gathered.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -185,6 +186,10 @@ class InstanceRows:
         self._put(STEPS, record.row(self._key))
         if record.stream:
             self._put(BLOBS, (self._key, record.ordinal, record.stream))
+
+    def let_go(self, streams: Iterable[str]) -> None:
+        """Streams of records that are never written; they go after the commit."""
+        self._released += streams
 
     def wipe_records(self, first: int) -> int:
         """Delete records from an ordinal on, some at a time; gives from where to go on; 0: done."""

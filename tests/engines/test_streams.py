@@ -243,6 +243,23 @@ async def test_streams_of_a_run_go_with_it(tmp_path: Path) -> None:
         assert files(rig) == [SHA]
 
 
+@workflow
+async def makes_its_own(event: WorkflowEvent[Any], step: WorkflowStep) -> Any:
+    """Each run makes another stream, and goes on as new at once."""
+    await step.do("make", lambda: iter([b"of run %d" % event.payload]))
+    if event.payload:
+        step.continue_as_new(event.payload - 1)
+
+
+async def test_a_stream_that_a_run_made_last_goes_when_it_continues_as_new(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(makes_its_own, 5)
+        assert (await rig.ended()).continued == 5
+        await rig.pass_time(1)
+        assert files(rig) == [row[2] for row in rig.rows("blobs")]
+        assert len(files(rig)) == 1
+
+
 async def test_what_no_row_names_goes_when_the_shard_is_opened(tmp_path: Path) -> None:
     async with rigged(tmp_path) as rig:
         await rig.create(makes_one)
