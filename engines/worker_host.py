@@ -115,6 +115,7 @@ class WorkerHost:
         self._is_linked = False
         self._how_ended = ""
         self._heard = 0.0
+        self._asks_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._has_slot = False
         self._starting = settings.loop.create_task(self._start(), name=f"start worker {name}")
@@ -226,16 +227,20 @@ class WorkerHost:
             self._send(frame)
         if self._timer is not None:
             self._timer.cancel()
+        self._asks_at = self._settings.loop.time()
         self._ask()
 
     def _ask(self) -> None:
         loop = self._settings.loop
+        late_s = loop.time() - self._asks_at  # the shard itself stood still, and asked nothing
+        self._heard = min(loop.time(), self._heard + late_s)
         silent_ms = (loop.time() - self._heard) * 1_000
         if silent_ms > limits.WORKER_SILENCE_MAX_MS:
             self._lose(f"its event loop was blocked for {silent_ms / 1_000:.1f} s")
             return
         self.put(say.Ping(self._settings.clock.now_ms()))
-        self._timer = loop.call_later(limits.WORKER_PING_MS / 1_000, self._ask)
+        self._asks_at = loop.time() + limits.WORKER_PING_MS / 1_000
+        self._timer = loop.call_at(self._asks_at, self._ask)
 
     def hear(self, raw: bytes) -> None:
         """A frame came from the worker."""

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -134,6 +135,24 @@ async def test_code_that_ends_or_blocks_its_process_is_interrupted_and_tried_aga
         assert len(set(began)) == 3
         assert str(status.output) not in {str(pid) for pid in pids}
         assert os.getpid() not in pids
+
+
+async def test_a_shard_that_stood_still_does_not_take_its_workers_for_hung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WORKER_SILENCE_MAX_MS", 1_600)
+    async with running(tmp_path) as runtime:
+        for name in ("began", "go"):
+            os.mkfifo(tmp_path / name)
+        held = await runtime.client().create_instance("Held", params=str(tmp_path))
+        pid = int(await asyncio.to_thread((tmp_path / "began").read_text))
+        threading.Event().wait(2.5)  # the loop too, as in a process that is stopped for a while
+        await asyncio.to_thread((tmp_path / "go").write_text, "on")
+        status = await held.wait(20)
+        assert status.error is None
+        assert status.output == pid
+        step = (await held.status()).steps[0]
+        assert [attempt.success for attempt in step.attempts] == [True]
 
 
 async def test_a_killed_worker_interrupts_its_instance_and_nobody_else(tmp_path: Path) -> None:
