@@ -79,16 +79,14 @@ class Bundle:
         return made.getvalue()
 
     @classmethod
-    def from_zip(cls, raw: bytes) -> Bundle:
+    def from_zip(cls, raw: bytes, bytes_max: int = limits.BUNDLE_BYTES_MAX) -> Bundle:
         """The bundle in a zip that nobody has vouched for.
 
         Raises:
             BundleInvalid
         """
-        if len(raw) > limits.BUNDLE_BYTES_MAX:
-            raise BundleInvalid(
-                f"the bundle has {len(raw)} bytes; at most {limits.BUNDLE_BYTES_MAX} are taken."
-            )
+        if len(raw) > bytes_max:
+            raise BundleInvalid(f"the bundle has {len(raw)} bytes; at most {bytes_max} are taken.")
         if raw.count(_CENTRAL) > limits.BUNDLE_FILES_MAX:  # before an index is built of them
             raise _too_many()
         try:

@@ -151,7 +151,8 @@ class BundleStore:
         damage = "is not stored here"
         if is_code_hash(code_hash):
             try:
-                found = Bundle.from_zip((self.folder / f"{code_hash}.zip").read_bytes())
+                raw = (self.folder / f"{code_hash}.zip").read_bytes()
+                found = Bundle.from_zip(raw, len(raw))  # packed here, and perhaps less well
             except FileNotFoundError:
                 pass
             except BundleInvalid as error:

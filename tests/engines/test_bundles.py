@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import random
 import stat
 import struct
 import subprocess
@@ -23,6 +24,7 @@ from toque.engines.archive import Bundle, hash_of_files
 from toque.engines.bundle import bundle_of_file, bundle_of_stored, load_bundle
 from toque.engines.bundle_store import BundleStore, Defined, Manifest, check_manifest, read_app
 from toque.engines.inspection import inspect_bundle
+from toque.runtime import limits
 from toque.runtime.errors import BundleInvalid, BundleRefused, CodeMissing
 
 APP = b"""
@@ -223,6 +225,14 @@ def test_a_bundle_is_stored_and_unpacked_once(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "bundles").iterdir()) == [
         code_hash, f"{code_hash}.json", f"{code_hash}.zip",
     ]  # fmt: skip
+
+
+def test_a_bundle_that_was_packed_better_than_it_is_stored_is_found_again(tmp_path: Path) -> None:
+    noise = random.Random(1).randbytes(limits.BUNDLE_BYTES_MAX - 1_000)  # packed, it is longer
+    bundle = Bundle.from_zip(zipped([("app.py", APP), ("noise", noise)]))
+    assert len(bundle.to_zip()) > limits.BUNDLE_BYTES_MAX
+    store = BundleStore(tmp_path / "bundles")
+    assert store.get(store.put(bundle, MANIFEST)).files == bundle.files
 
 
 def test_two_may_unpack_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
