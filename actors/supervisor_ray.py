@@ -185,7 +185,7 @@ class Supervisor:
         try:
             answer = asyncio.wrap_future(handle.health.remote().future())
             while not answer.done() and (left_s := self._patience_left(shard)) > 0:
-                await asyncio.wait((answer,), timeout=min(left_s, self._period_s))
+                await self._wait(shard, answer, min(left_s, self._period_s))
                 if handle is not self._cluster.handles[shard]:
                     return None  # it was made anew; the former one may never answer
             if not answer.done():
@@ -205,6 +205,14 @@ class Supervisor:
             if answer is not None:
                 answer.cancel()
         return None
+
+    async def _wait(self, shard: str, answer: asyncio.Future[Any], timeout_s: float) -> None:
+        """Wait a while. As long as this process itself stood still, nobody was silent."""
+        until = self._loop.time() + timeout_s
+        await asyncio.wait((answer,), timeout=timeout_s)
+        late_s = self._loop.time() - until
+        if late_s > 0 and shard in self._quiet_since:
+            self._quiet_since[shard] += late_s
 
     def _patience_left(self, shard: str) -> float:
         """For how long its silence may go on; a new process has a new patience."""

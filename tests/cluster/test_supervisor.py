@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,6 +104,32 @@ async def test_a_new_process_has_a_new_patience(tmp_path: Path) -> None:
     assert supervisor._patience_left("d0") <= 0
     write_claim(str(tmp_path), "d0", Claim(Process(1, 1), NODE))
     assert supervisor._patience_left("d0") > 0
+
+
+async def test_while_the_supervisor_itself_stood_still_nobody_was_silent(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    write_claim(str(tmp_path), "d0", Claim(known(process), NODE))
+    cluster: Any = Mute(tmp_path)
+    answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    asked = asyncio.Event()
+
+    def ask() -> Any:
+        asked.set()
+        return SimpleNamespace(future=lambda: answer)
+
+    cluster.handles["d0"].health = SimpleNamespace(remote=ask)
+    told: list[Event] = []
+    supervisor = Supervisor(cluster, told.append, period_ms=20, silence_max_ms=800)
+    well = {"node": NODE, "state": "open", "final": False, "epoch": 1, "tick_age_ms": 0}
+    supervisor.health["d0"] = well = {**well, "process": tuple(known(process))}
+    checking = asyncio.create_task(supervisor._check("d0"))
+    await asyncio.wait_for(asked.wait(), WAIT_S)
+    threading.Event().wait(1.5)  # as in a process that is stopped for a while
+    asyncio.get_running_loop().call_later(0.1, answer.set_result, well)
+    assert await checking
+    assert not told
+    assert process.poll() is None
 
 
 async def test_who_blocks_is_named_though_the_health_thread_is_silent_too(
