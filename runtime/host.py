@@ -111,6 +111,7 @@ class Host:
         self._handlers = {kind: handlers_of(cls) for kind, cls in classes.items()}
         self._live: dict[EntityRef, Activation] = {}
         self._unsettled: dict[EntityRef, int] = {}
+        self._taking: set[tuple[Activation, tuple[str, str]]] = set()
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order in which they began
         self.alarms = AlarmDriver(store, clock, entropy, loop, self._fire_alarm)
         self.outbox = Outbox(store, loop, self._send_told)
@@ -345,7 +346,12 @@ class Host:
         )
 
     def _answer_later(
-        self, activation: Activation, call: Call, answer: Answer, result: Any
+        self,
+        activation: Activation,
+        call: Call,
+        answer: Answer,
+        result: Any,
+        ended: Callable[[], None] | None = None,
     ) -> None:
         """The handler awaits something: answer when its future or coroutine is done."""
         if isinstance(result, Coroutine):
@@ -354,6 +360,8 @@ class Host:
             current_chain.reset(token)
 
         def done(future: asyncio.Future[Any]) -> None:
+            if ended is not None:
+                ended()
             raised: BaseException | None = None
             if future.cancelled():
                 raised = EntityReset("the call was cancelled.")
@@ -413,6 +421,9 @@ class Host:
             self._answer(activation, call, answer, _NOTHING)
             activation.finish()
             return
+        taking = (activation, sender)
+        if taking in self._taking:
+            raise Overloaded("an earlier message of the same sender is still being handled.")
         handler = find(self._handlers[call.kind], call.kind, told.method)
         args = decode_arguments(handler, call.kind, told.method, told.args)
         result = self._run(MESSAGE, activation.ref, handler.function, activation.entity, *args)
@@ -424,7 +435,8 @@ class Host:
 
         work = result if isinstance(result, Coroutine) else _drive(result)
         noted = Followed(work, lambda: activation.put(INBOX, (*address, told.seq)))
-        self._answer_later(activation, call, answer, noted)
+        self._taking.add(taking)  # a copy that comes before its end is not to do it twice
+        self._answer_later(activation, call, answer, noted, lambda: self._taking.discard(taking))
 
     # --- alarms -----------------------------------------------------------------------------
 

@@ -86,6 +86,13 @@ class Counter(DurableObject):
 
         await self.ctx.block_concurrency_while(work)
 
+    async def add_slowly(self, by: int) -> None:
+        await asyncio.sleep(1.5 * limits.CALL_TIMEOUT_MS / 1_000)
+        await self.add(by)
+
+    def pass_on_slowly(self, key: str) -> None:
+        self.ctx.tell(EntityRef("Counter", key), "add_slowly", 1)
+
     async def nap(self, seconds: float) -> str:
         await asyncio.sleep(seconds)
         return "rested"
@@ -604,4 +611,14 @@ async def test_a_message_whose_row_can_not_go_now_holds_nobody_up_and_goes_later
     assert await cluster.router.call(ref("to"), "value") == 3
     assert host.outbox.waiting == 0
     assert not store.scan(OUTBOX)
+    await cluster.close()
+
+
+async def test_a_message_takes_effect_once_though_it_takes_longer_than_a_call(tmp_path):
+    cluster = Cluster(tmp_path, CLASSES)
+    for _ in range(2):
+        await cluster.router.call(ref("a"), "pass_on_slowly", "to")
+    await asyncio.sleep(10 * limits.CALL_TIMEOUT_MS / 1_000)
+    assert await cluster.router.call(ref("to"), "value") == 2
+    assert cluster.hosts["d0"].outbox.waiting == 0
     await cluster.close()
