@@ -361,6 +361,4 @@ class Engine(InstanceOperations):
     def on_evict(self) -> None:
         super().on_evict()
         self._drop_run()
-        for timer in self._waiters.values():
-            timer.cancel()
-        self._waiters.clear()
+        self._give_up_waiters()

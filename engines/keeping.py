@@ -185,13 +185,17 @@ class KeptInstance(DurableObject):
         self._drop_run()
         self._rows.forget()
         self._is_changed = self._must_report = False
+        self._give_up_waiters()
+        if self.env.store.broken is None:  # else the shard ends, and is opened again elsewhere
+            self._instance = self._rows.load()
+
+    def _give_up_waiters(self) -> None:
+        """Whoever waits for its end is to ask again."""
         for waiter, timer in self._waiters.items():
             timer.cancel()
             if not waiter.done():
                 waiter.set_exception(EntityReset(f"instance {self._id()!r} was interrupted."))
         self._waiters.clear()
-        if self.env.store.broken is None:  # else the shard ends, and is opened again elsewhere
-            self._instance = self._rows.load()
 
     # --- small parts ------------------------------------------------------------------------
 

@@ -229,12 +229,14 @@ class ObservedInstance(InstanceLife):
             future.set_exception(error)
 
     def _start_over(self, error: Exception) -> None:
-        for future in list(self._watchers or ()):
-            self._drop_watcher(future, EntityReset(f"instance {self._id()!r} was interrupted."))
+        self._give_up_watchers()
         super()._start_over(error)
 
+    def _give_up_watchers(self) -> None:
+        for future in list(self._watchers or ()):
+            self._drop_watcher(future, EntityReset(f"instance {self._id()!r} was interrupted."))
+
     def on_evict(self) -> None:
-        for watcher in (self._watchers or {}).values():
-            watcher.timer.cancel()
+        self._give_up_watchers()
         self._watchers = None
         self._rows.log = None

@@ -11,6 +11,7 @@ import pytest
 
 from tests.engines.flows import Event, Step, hanging, napping, waiting
 from tests.engines.rig import KEY, Rig, on_virtual_time, rigged
+from toque.engines.journal import PAYLOADS
 from toque.engines.local_run import LocalRun
 from toque.engines.run_port import Turn
 from toque.engines.views import EventPage, InstanceEvent, WaitingView
@@ -18,7 +19,7 @@ from toque.engines.watch import EVENT_TYPES
 from toque.engines.workflow import workflow
 from toque.runtime import limits
 from toque.runtime.codec import pack, unpack
-from toque.runtime.errors import InstanceNotFound, InvalidArgument
+from toque.runtime.errors import EntityReset, InstanceNotFound, InvalidArgument
 from toque.runtime.ids import EntityRef
 
 pytestmark = pytest.mark.loop(factory=on_virtual_time)
@@ -503,3 +504,19 @@ async def test_an_ended_instance_waits_for_nothing(tmp_path: Path) -> None:
         await rig.call("terminate", "r1x")
         view = await why(rig)
         assert (view.status, view.reasons) == ("terminated", [])
+
+
+async def test_who_waits_for_an_instance_that_is_reset_hears_of_it(tmp_path: Path) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(napping(3_600))
+        await rig.status("waiting")
+        last = (await rig.call("events", 0, 100, [], 0))["cursor"]
+        asked = [rig.call("wait", 600_000), rig.call("events", last, 10, [], 600_000)]
+        await rig.pass_time(1)
+        rig.store.put(EntityRef("Engine", KEY), PAYLOADS, (KEY, "bad", 1 << 70))
+        await rig.pass_time(1)
+        assert rig.host.statistics()["resets"] == 1
+        for each in asked:
+            with pytest.raises(EntityReset):
+                await asyncio.wait_for(each, 1)
+        assert (await rig.view()).status == "waiting"
