@@ -15,6 +15,9 @@ from ..runtime.errors import InvalidArgument
 
 _EXAMPLE = 'for example {"num_cpus": 2, "num_gpus": 1, "resources": {"fast_disk": 1}}'
 _NUMBERS = ("num_cpus", "num_gpus", "memory")
+_OWN_KEYS = {"CPU": "num_cpus", "GPU": "num_gpus"}
+"""Resources that Ray takes by keys of their own only."""
+_LEAST = 0.0001  # Ray counts in such parts
 _KNOWN = (*_NUMBERS, "resources", "accelerator_type", "runtime_env")
 
 
@@ -36,6 +39,10 @@ def check_ray_options(given: object, what: str) -> dict[str, Any]:
         elif key == "resources":
             _check_names(value, f"{what}['resources']")
             for name, amount in value.items():
+                if name in _OWN_KEYS:
+                    raise InvalidArgument(
+                        f"{what}['resources'] names {name}; give it as {_OWN_KEYS[name]!r}."
+                    )
                 _check_amount(amount, f"{what}['resources'][{name!r}]")
         elif key == "accelerator_type":
             if not isinstance(value, str) or not value:
@@ -62,6 +69,8 @@ def _check_amount(value: object, what: str) -> None:
         raise InvalidArgument(
             f"{what} is {guarded.shown(value)}; give a number of at least 0, {_EXAMPLE}."
         )
+    if 0 < value < _LEAST:
+        raise InvalidArgument(f"{what} is {guarded.shown(value)}; the least is {_LEAST}, or 0.")
 
 
 def _check_names(value: object, what: str) -> None:
@@ -79,3 +88,7 @@ def _check_environment(value: object, what: str) -> None:
     _check_names(variables, f"{what}['env_vars']")
     if not all(isinstance(text, str) for text in variables.values()):
         raise InvalidArgument(f"{what}['env_vars'] must have strings as values.")
+    if any("=" in name or "\0" in name + text for name, text in variables.items()):
+        raise InvalidArgument(
+            f"{what}['env_vars'] may have no '=' in a name, and no NUL character anywhere."
+        )

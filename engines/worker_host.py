@@ -194,7 +194,7 @@ class WorkerHost:
                 list(settings.watched),
             )
             launched = await settings.launcher.launch(spec, self._options, self._process_ended)
-        except (OSError, ToqueError) as error:
+        except Exception as error:  # options that Ray or the system refuses, too
             self._lose(f"it did not start: {error}", [])
             return
         self._launched = launched

@@ -18,6 +18,7 @@ from toque.actors.worker import scrub_environment
 from toque.engines import body_threads
 from toque.engines import worker_messages as say
 from toque.engines.body_threads import BodyThreads, Job
+from toque.engines.broken_code import BrokenCode
 from toque.engines.bundle import bundle_of_definitions, bundle_of_file, load_bundle
 from toque.engines.code_host import InProcessCodeHost
 from toque.engines.journal import DONE, Journal, Record
@@ -25,10 +26,12 @@ from toque.engines.ray_options import check_ray_options
 from toque.engines.remote_run import RemoteRun
 from toque.engines.run_port import Plan, Run, RunHooks, Turn, Who
 from toque.engines.worker import Worker
+from toque.engines.worker_host import WorkerHost, WorkerSettings
 from toque.engines.workflow import definition_of, workflow
 from toque.runtime import notes
 from toque.runtime.clock import SystemClock
 from toque.runtime.codec import pack, unpack
+from toque.runtime.entropy import SystemEntropy
 from toque.runtime.errors import InvalidArgument, WorkflowLoadError
 from toque.runtime.notes import LOOP, Blame, Notes, read_notes
 
@@ -174,6 +177,10 @@ async def test_a_body_is_noted_while_it_runs_and_not_while_it_waits(
         ({"accelerator_type": 4}, "A100"),
         ({"runtime_env": {"pip": ["x"]}}, "env_vars only"),
         ({"runtime_env": {"env_vars": {"A": 1}}}, "strings"),
+        ({"runtime_env": {"env_vars": {"A": "x\0y"}}}, "no NUL"),
+        ({"runtime_env": {"env_vars": {"A=B": "x"}}}, "no '='"),
+        ({"resources": {"GPU": 1}}, "give it as 'num_gpus'"),
+        ({"num_cpus": 0.00001}, "the least is 0.0001"),
     ],
 )
 def test_options_are_checked_where_they_are_given(given: Any, what: str) -> None:
@@ -186,6 +193,55 @@ def test_options_are_checked_where_they_are_given(given: Any, what: str) -> None
     if given:
         with pytest.raises(WorkflowLoadError, match="ray_options"):
             definition_of(run)
+
+
+class Refusing:
+    """A launcher that can't make anything of the options."""
+
+    listen, resources = "unix", ""
+
+    async def launch(self, *_: Any) -> Any:
+        raise ValueError("no such options")
+
+
+async def test_a_worker_that_is_refused_is_lost_and_gives_its_slot_back(tmp_path: Path) -> None:
+    loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(1)
+    settings = WorkerSettings(
+        "d0",
+        str(tmp_path),
+        str(tmp_path),
+        Refusing(),
+        loop,
+        SystemClock(),
+        SystemEntropy(),
+        slots,
+    )
+    lost = loop.create_future()
+    hooks = RunHooks(
+        lambda run, turn: None,
+        lambda run, error: lost.set_result(str(error)),
+        lambda seq: b"",
+        lambda: 1,
+    )
+    for name in ("w1", "w2"):
+        lost = loop.create_future()
+        host = WorkerHost(
+            settings,
+            name,
+            {},
+            {},
+            account=None,
+            codecs=("acc", []),
+            is_dedicated=True,
+            code=("acc", "h"),
+            broken=BrokenCode(),
+            ended=lambda host: None,
+        )
+        host.open(Plan(KEY, True, "r", "w", "h", 1, 1, 1, b"null", [], []), hooks)
+        assert "it did not start: no such options" in await asyncio.wait_for(lost, 10)
+        assert host.closing is not None
+        await host.closing
+    assert not slots.locked()
 
 
 def test_good_options_are_taken_as_they_are() -> None:
