@@ -21,7 +21,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import msgspec
 
@@ -90,7 +90,8 @@ def _lay_out(code: Path, bundle: Bundle) -> None:
 
 async def _ask_child(folder: Path, code: Path, code_hash: str, timeout_ms: int) -> Manifest:
     told, printed = folder / "told", folder / "printed"
-    with told.open("wb") as out, printed.open("wb") as err:
+    # read by these descriptors: by those names the code may have put other things, such as pipes
+    with told.open("w+b") as out, printed.open("w+b") as err:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", __name__, str(code), code_hash),
             stdin=asyncio.subprocess.DEVNULL,
@@ -100,17 +101,17 @@ async def _ask_child(folder: Path, code: Path, code_hash: str, timeout_ms: int) 
             cwd=folder,
             start_new_session=True,  # so that all that it starts can be ended
         )
-    is_late = False
-    try:
-        await asyncio.wait_for(child.wait(), timeout_ms / 1_000)
-    except TimeoutError:
-        is_late = True
-    finally:
-        await _end_warden(child)
-    said = _end_of(printed)
-    if is_late:
-        raise _refused(f"it did not import within {timeout_ms / 1_000:g} s", said)
-    return _told(told, said, child.returncode or 0)
+        is_late = False
+        try:
+            await asyncio.wait_for(child.wait(), timeout_ms / 1_000)
+        except TimeoutError:
+            is_late = True
+        finally:
+            await _end_warden(child)
+        said = _end_of(err)
+        if is_late:
+            raise _refused(f"it did not import within {timeout_ms / 1_000:g} s", said)
+        return _told(out, said, child.returncode or 0)
 
 
 async def _end_warden(child: asyncio.subprocess.Process) -> None:
@@ -130,10 +131,10 @@ async def _end_warden(child: asyncio.subprocess.Process) -> None:
             await child.wait()
 
 
-def _told(told: Path, said: str, code: int) -> Manifest:
+def _told(told: BinaryIO, said: str, code: int) -> Manifest:
+    told.seek(0)
     try:
-        with told.open("rb") as file:
-            report = msgspec.json.decode(file.read(_REPORT_BYTES_MAX), type=Report)
+        report = msgspec.json.decode(told.read(_REPORT_BYTES_MAX), type=Report)
     except msgspec.MsgspecError:
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         raise _refused(f"the process that imports it ended {how}", said) from None
@@ -150,12 +151,11 @@ def _refused(why: str, said: str) -> BundleRefused:
     return BundleRefused(f"the bundle can't be deployed: {why.rstrip('.')}.{output}")
 
 
-def _end_of(file: Path) -> str:
+def _end_of(printed: BinaryIO) -> str:
     """The last of what was printed."""
-    with file.open("rb") as printed:
-        size = printed.seek(0, os.SEEK_END)
-        printed.seek(max(0, size - limits.BUNDLE_OUTPUT_CHARS_MAX))
-        return printed.read(limits.BUNDLE_OUTPUT_CHARS_MAX).decode("utf-8", "replace").strip()
+    size = printed.seek(0, os.SEEK_END)
+    printed.seek(max(0, size - limits.BUNDLE_OUTPUT_CHARS_MAX))
+    return printed.read(limits.BUNDLE_OUTPUT_CHARS_MAX).decode("utf-8", "replace").strip()
 
 
 # --- the child: the warden ------------------------------------------------------------------

@@ -368,6 +368,14 @@ async def test_code_that_does_not_load_is_refused_with_its_reason(code: bytes, w
         assert "Traceback" in str(caught.value)
 
 
+async def test_code_that_puts_pipes_in_the_place_of_its_reports_holds_nobody_up() -> None:
+    swap = b"import os\nfor f in ('told', 'printed'): os.unlink(f); os.mkfifo(f)\n"
+    asked = asyncio.create_task(inspect_bundle(Bundle({"app.py": swap + APP})))
+    assert (await asyncio.wait_for(asked, 30)).workflows == [
+        Defined("order", "Order"),
+    ]
+
+
 def has_ended(pid: int) -> bool:
     """Whether a process that was killed is gone, or soon is."""
     try:
