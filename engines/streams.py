@@ -10,6 +10,7 @@ nothing is left behind.
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NoReturn
 
@@ -172,12 +173,19 @@ async def _drain(stream: Any, blobs: BlobStore | None) -> StreamRef:
 def _drain_plain(stream: Any, blobs: BlobStore | None) -> StreamRef:
     writer = _writer(blobs)
     try:
-        for chunk in stream:
+        for chunk in _parts_of(stream):
             _write(writer, chunk)
         return _kept(writer)
     finally:
         writer.abort()
         getattr(stream, "close", lambda: None)()
+
+
+def _parts_of(stream: Any) -> Any:
+    """Of a file parts of a size, whatever its lines are: it may be one line."""
+    if isinstance(stream, (io.BufferedIOBase, io.RawIOBase)):
+        return iter(lambda: stream.read(limits.STREAM_PART_BYTES), b"")
+    return stream
 
 
 def _kept(writer: Writer) -> StreamRef:

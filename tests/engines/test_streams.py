@@ -18,6 +18,7 @@ from toque.engines.failures import StepFailed
 from toque.engines.step import WorkflowStep
 from toque.engines.streams import Stream
 from toque.engines.workflow import WorkflowEvent, workflow
+from toque.runtime import limits
 from toque.runtime.codec import decode_json
 from toque.runtime.limits import MIB
 
@@ -83,6 +84,18 @@ async def test_an_iterator_of_bytes_is_kept_and_flows_on(tmp_path: Path, body: A
         assert files(rig) == [SHA]
         step = await rig.step("make-1")
         assert decode_json(step.output or b"") == {"stream": {"sha256": SHA, "size": len(CONTENT)}}
+
+
+async def test_a_file_that_is_one_long_line_is_kept(tmp_path: Path) -> None:
+    size = limits.STREAM_CHUNK_BYTES_MAX + 1
+    (tmp_path / "dump").write_bytes(bytes(size))
+
+    @workflow
+    async def flow(event: WorkflowEvent[Any], step: WorkflowStep) -> Any:
+        return (await step.do("dump", lambda: (tmp_path / "dump").open("rb"))).size
+
+    async with rigged(tmp_path) as rig:
+        assert await rig.run(flow) == size
 
 
 async def test_an_empty_stream_and_the_same_one_twice(tmp_path: Path) -> None:
