@@ -69,7 +69,7 @@ def start_ray(
     resources: dict[str, float] | None = None,
     namespace: str = "toque",
     preload: Sequence[str] = (),
-) -> None:
+) -> dict[str, str | None]:
     """Start a local Ray cluster that is this process's own, and say nothing.
 
     Args:
@@ -78,10 +78,15 @@ def start_ray(
         resources: custom resources of this machine.
         namespace: for actors made without one.
         preload: as for `topology.process_environment`.
+
+    Returns:
+        What its settings were in this process's environment before, for `restore_environment`.
     """
     secret = os.path.join(scratch, "auth")
     _write_private(secret, SystemEntropy().new_id() + SystemEntropy().new_id())
-    os.environ.update(topology.process_environment(secret, preload))
+    settings = topology.process_environment(secret, preload)
+    former = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     _read_environment_again()
     _silence()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -99,6 +104,17 @@ def start_ray(
     with contextlib.suppress(ValueError):  # in the main thread Ray has put its own in place
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    return former
+
+
+def restore_environment(former: dict[str, str | None]) -> None:
+    """What this process starts of Ray by itself from now on is not to have our settings."""
+    for name, value in former.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    _read_environment_again()
 
 
 def connect_ray(address: str, namespace: str) -> None:
@@ -178,6 +194,7 @@ class Cluster:
         self.resources: dict[str, float] | None = None
         self.connected_before = ray.is_initialized()
         self.roots: list[Process] = []
+        self._former: dict[str, str | None] = {}
         self._thread = thread
         self._class = actor_class()
 
@@ -204,13 +221,14 @@ class Cluster:
 
     def _up(self) -> None:
         if self.run is not None:
-            start_ray(
+            former = start_ray(
                 self.run.run_dir,
                 num_cpus=self.num_cpus,
                 resources=self.resources,
                 namespace=self.spec.namespace,
                 preload=(ShardActor.__module__, self.spec.factory.partition(":")[0]),
             )
+            self._former = self._former or former
             self.roots = self.run.cluster_roots()
         else:
             if not self.connected_before:
@@ -336,6 +354,8 @@ class Cluster:
                     ray.kill(handle)
             if not self.connected_before:
                 ray.shutdown()
+            if self._former:
+                restore_environment(self._former)
         finally:
             if self.run is not None:
                 self.run.close()

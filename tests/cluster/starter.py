@@ -15,7 +15,7 @@ import signal
 import sys
 from typing import Any
 
-from toque.actors import cluster_ray, keeper, supervisor_ray
+from toque.actors import cluster_ray, keeper, supervisor_ray, topology
 from toque.runtime.ids import Placement
 
 FACTORY = "tests.cluster.echo_host:build"
@@ -25,7 +25,14 @@ def say(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
+def ray_settings() -> dict[str, str]:
+    """What toque sets of them, for Ray to read when it starts."""
+    ours = topology.process_environment("auth", ["json"])
+    return {name: value for name, value in os.environ.items() if name in ours}
+
+
 async def main(data_dir: str) -> None:
+    settings = ray_settings()
     asking = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, asking.set)
     cluster = await cluster_ray.start_local(
@@ -52,7 +59,7 @@ async def main(data_dir: str) -> None:
     await asking.wait()
     await supervisor.close()
     await cluster.stop()
-    say(what="stopped")
+    say(what="stopped", environment_is_as_before=ray_settings() == settings)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def test_nothing_is_left_whatever_is_killed(data: Path) -> None:
     assert still_there(left, 0) == []
     tree = third.others()
     third.process.send_signal(signal.SIGINT)
-    third.next("stopped")
+    assert third.next("stopped")["environment_is_as_before"]
     assert third.process.wait(WAIT_MS / 1000) == 0
     third.kill()
     assert still_there(tree) == []
