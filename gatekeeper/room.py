@@ -7,7 +7,9 @@ left; it gets a number that it may let in from then on. Guaranteed, as long as f
 * What SousChefs report as queued, what was let in lately (SousChefs may not have told of it yet)
   and what front ends may still let in together never exceed the limit by a new lease.
 * The last free place is given to somebody who asks for it.
-* Nobody gets more than half of what is free, so that one who begins finds room at once.
+* Nobody gets more than half of what is free, so that one who begins finds room at once, or as much
+  as has lately come to him in a period: a batch is let in whole or not at all, and if it fits when
+  all is free it must be let in when it comes again.
 
 What was let in lately counts although it may run already: so just below the limit some are
 refused that would have fitted, for a few periods. A front end that falls silent keeps what it has;
@@ -24,17 +26,30 @@ from .fairness import Claim, divide
 from .messages import RateRequest
 
 
-class _Front:
-    """What a front end may let in, how many came in a period, and when it was heard of."""
+_BURST_REPORTS = 8
+"""For so many reports it is known how many came at once: who was refused comes again."""
 
-    __slots__ = ("arrived", "given", "room", "seen_ms", "seq")
+
+class _Front:
+    """What a front end may let in, how many came in a period, lately at most, and when it was heard
+    of."""
+
+    __slots__ = ("arrived", "burst", "burst_seq", "given", "room", "seen_ms", "seq")
 
     def __init__(self, seq: int) -> None:
         self.arrived = 0
+        self.burst = self.burst_seq = 0
         self.given: int | None = None
         self.room = 0
         self.seen_ms = 0
         self.seq = seq
+
+
+    def came(self, count: int) -> None:
+        """So many in the period that its newest report tells of."""
+        self.arrived = count
+        if count >= self.burst or self.seq > self.burst_seq + _BURST_REPORTS:
+            self.burst, self.burst_seq = count, self.seq
 
 
 class _Queue:
@@ -111,7 +126,7 @@ class RoomBook:
         if request.seq <= front.seq:
             return front.given
         front.seq, front.seen_ms = request.seq, now_ms
-        front.arrived = -(-request.arrivals.get(uuid, 0) * period_ms // 1_000_000)
+        front.came(-(-request.arrivals.get(uuid, 0) * period_ms // 1_000_000))
         queue.let_in(request.admitted.get(uuid, 0), now_ms)
         left = request.room.get(uuid, 0)
         if queued is None:
@@ -144,4 +159,4 @@ class RoomBook:
         shares = divide(free, claims)
         place = next(place for place, front in enumerate(queue.fronts.values()) if front is mine)
         share = shares[place] + (free - sum(shares)) // n
-        return min(share, half)
+        return min(share, max(half, min(free - others, mine.burst)))

@@ -271,12 +271,12 @@ async def test_a_late_copy_of_a_dead_front_ends_report_holds_nothing(tmp_path: P
         await told(last)
         for seq in range(limits.RATE_SILENT_PERIODS + 5):
             alone = await live(seq + 1)
-        assert alone.room == {"w": 50}
+        assert alone.room == {"w": 100}
         assert (await told(last)).room == {}
         assert (await live(100)) == msgspec.structs.replace(alone, seq=100)
         back = msgspec.structs.replace(last, seq=9)  # it was only slow
         assert (await told(back)).room
-        assert (await live(101)).room["w"] < 50
+        assert (await live(101)).room["w"] < 100
 
 
 async def test_of_workflows_that_come_and_go_only_what_is_special_is_kept(

@@ -114,10 +114,22 @@ def test_what_was_let_in_counts_until_it_is_reported() -> None:
     queue.report("a")
     assert queue.create("a", 60) == 50
     queue.report("a")  # SousChefs still say 0
-    assert queue.room["a"] == 25
-    assert queue.create("a", 40) == 25
+    assert queue.room["a"] == 50, "as much as came: it gets all that is left"
+    assert queue.create("a", 40) == 40
     queue.report("a")
-    assert queue.room["a"] == 13
+    assert queue.room["a"] == 10
+
+
+def test_a_batch_that_fits_when_all_is_free_is_let_in_when_it_comes_again() -> None:
+    queue = Queue(120)
+    assert queue.cycle(a=1) == {"a": 1}
+    assert queue.room["a"] < 100
+    queue.arrived["a"] = 100  # a batch, refused as a whole
+    queue.now_ms += limits.ROOM_SETTLE_PERIODS * PERIOD + 1
+    for _ in range(4):  # some seconds later
+        queue.report("a")
+    assert queue.room["a"] == 100
+    assert queue.create("a", 100) == 100
 
 
 def test_who_begins_finds_room_at_once() -> None:
