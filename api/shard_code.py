@@ -16,6 +16,7 @@ from ..engines.code_host import CodeHost, InProcessCodeHost
 from ..engines.placement import PlacedCodeHost
 from ..engines.resource_body import Resources
 from ..engines.worker_host import WorkerSettings
+from ..engines.worker_slots import WorkerSlots
 from ..runtime import limits
 from ..runtime.clock import SystemClock
 from ..runtime.datadir import DataDir
@@ -76,7 +77,7 @@ def place_code(
         loop=loop,
         clock=SystemClock(),
         entropy=SystemEntropy(),
-        slots=asyncio.Semaphore(limits.WORKERS_PER_SHARD_MAX),
+        slots=WorkerSlots(limits.WORKERS_PER_SHARD_MAX, limits.WORKERS_FOR_OTHERS),
         watched=watched,
     )
     return PlacedCodeHost(

@@ -31,6 +31,7 @@ from .outgoing import Outgoing
 from .ray_options import shown
 from .remote_run import RemoteRun
 from .run_port import Plan, RunHooks
+from .worker_slots import WorkerSlots
 
 _log = logging.getLogger("toque.engines")
 FACTORY = "toque.engines.worker:serve"
@@ -57,7 +58,7 @@ class WorkerSettings:
     loop: asyncio.AbstractEventLoop
     clock: Clock
     entropy: Entropy
-    slots: asyncio.Semaphore
+    slots: WorkerSlots
     watched: tuple[tuple[int, int], ...] = ()
 
 
@@ -150,7 +151,7 @@ class WorkerHost:
             return ""
         what = "a worker process is being started"
         if not self._has_slot:
-            what = f"all {limits.WORKERS_PER_SHARD_MAX} workers of its shard are taken"
+            what = "all workers that its shard, or its account on this shard, may have are taken"
         return f"{what}; it needs {shown(self._options)}" if self._options else what
 
     def put(self, message: Any) -> None:
@@ -169,7 +170,7 @@ class WorkerHost:
 
     async def _start(self) -> None:
         settings = self._settings
-        await settings.slots.acquire()
+        await settings.slots.acquire(self._account or "")
         self._has_slot = True
         token = bytes.fromhex(settings.entropy.new_id() + settings.entropy.new_id())
         server = LinkServer(self.name, 0, token, settings.entropy, self._session)
@@ -346,7 +347,7 @@ class WorkerHost:
         if self._server is not None:
             await self._server.close()
         if self._has_slot:
-            self._settings.slots.release()
+            self._settings.slots.release(self._account or "")
         with contextlib.suppress(OSError):
             os.unlink(self._notes)
 

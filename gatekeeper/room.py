@@ -25,7 +25,6 @@ from ..runtime import limits
 from .fairness import Claim, divide
 from .messages import RateRequest
 
-
 _BURST_REPORTS = 8
 """For so many reports it is known how many came at once: who was refused comes again."""
 
@@ -43,7 +42,6 @@ class _Front:
         self.room = 0
         self.seen_ms = 0
         self.seq = seq
-
 
     def came(self, count: int) -> None:
         """So many in the period that its newest report tells of."""

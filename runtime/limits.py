@@ -370,6 +370,7 @@ GC_THRESHOLDS = (10_000, 5, 1_000)  # objects, then collections of the younger: 
 
 # workers: processes of their own for user code
 WORKERS_PER_SHARD_MAX = 64  # more instances than that wait for a worker
+WORKERS_FOR_OTHERS = 8  # of these one account leaves to others
 WORKER_START_MAX_MS = MINUTE_MS  # from its process's start to its link
 WORKER_PING_MS = 500
 WORKER_SILENCE_MAX_MS = 10 * SECOND_MS  # a worker whose loop is blocked for so long is killed

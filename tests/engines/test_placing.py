@@ -27,6 +27,7 @@ from toque.engines.remote_run import RemoteRun
 from toque.engines.run_port import Plan, Run, RunHooks, Turn, Who
 from toque.engines.worker import Worker
 from toque.engines.worker_host import WorkerHost, WorkerSettings
+from toque.engines.worker_slots import WorkerSlots
 from toque.engines.workflow import definition_of, workflow
 from toque.runtime import notes
 from toque.runtime.clock import SystemClock
@@ -205,7 +206,7 @@ class Refusing:
 
 
 async def test_a_worker_that_is_refused_is_lost_and_gives_its_slot_back(tmp_path: Path) -> None:
-    loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(1)
+    loop, slots = asyncio.get_running_loop(), WorkerSlots(1, 0)
     settings = WorkerSettings(
         "d0",
         str(tmp_path),
@@ -241,7 +242,7 @@ async def test_a_worker_that_is_refused_is_lost_and_gives_its_slot_back(tmp_path
         assert "it did not start: no such options" in await asyncio.wait_for(lost, 10)
         assert host.closing is not None
         await host.closing
-    assert not slots.locked()
+    await asyncio.wait_for(slots.acquire(""), 10)
 
 
 def test_good_options_are_taken_as_they_are() -> None:

@@ -23,6 +23,7 @@ from toque.api.wiring import Runtime, embedded
 from toque.engines import worker_messages as say
 from toque.engines.broken_code import BrokenCode
 from toque.engines.worker_host import WorkerHost, WorkerSettings
+from toque.engines.worker_slots import WorkerSlots
 from toque.runtime import limits
 from toque.runtime.clock import SystemClock
 from toque.runtime.entropy import SystemEntropy
@@ -83,7 +84,7 @@ async def test_what_was_said_before_a_worker_was_ready_comes_before_what_was_sai
     loop, launcher = asyncio.get_running_loop(), Unborn()
     settings = WorkerSettings(
         "d0", str(tmp_path), str(tmp_path), launcher, loop, SystemClock(), SystemEntropy(),
-        asyncio.Semaphore(1),
+        WorkerSlots(1, 0),
     )  # fmt: skip
     host = WorkerHost(
         settings, "w1", {}, {}, account=None, codecs=("", None), is_dedicated=True,

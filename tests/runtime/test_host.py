@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 from typing import Any
 
-import msgspec
 import pytest
 
+from tests.runtime.counters import CLASSES, Counter, Pair, Timer, ref, start_anew
 from tests.runtime.shards import COMMIT_S, Cluster
 from toque.runtime import limits
 from toque.runtime.entity import DurableObject
@@ -18,14 +17,11 @@ from toque.runtime.errors import (
     EntityReset,
     InvalidArgument,
     Overloaded,
-    StoreFailed,
     ToqueError,
     UnknownMethod,
 )
-from toque.runtime.host import Followed, HostFaults
-from toque.runtime.ids import EntityRef
+from toque.runtime.host import HostFaults
 from toque.runtime.memory import resident_bytes
-from toque.runtime.outbox import OUTBOX
 from toque.runtime.simloop import VirtualTimeLoop
 from toque.runtime.storage import KV
 from toque.runtime.sweeper import Sweeper
@@ -33,134 +29,9 @@ from toque.runtime.sweeper import Sweeper
 pytestmark = pytest.mark.loop(factory=VirtualTimeLoop)
 
 
-class Pair(msgspec.Struct, array_like=True):
-    left: int
-    right: str
-
-
-class Counter(DurableObject):
-    """Counts, in the key-value storage."""
-
-    made = 0
-    evicted: list[str] = []
-
-    def __init__(self, ctx: Any, env: Any) -> None:
-        super().__init__(ctx, env)
-        Counter.made += 1
-        self.inside = 0
-
-    def on_evict(self) -> None:
-        Counter.evicted.append(self.ctx.ref.key)
-
-    async def add(self, by: int) -> int:
-        value = await self.ctx.storage.get("n", 0) + by
-        await self.ctx.storage.put("n", value)
-        return value
-
-    async def value(self) -> int:
-        return await self.ctx.storage.get("n", 0)
-
-    async def add_and_raise(self) -> None:
-        await self.add(1)
-        raise InvalidArgument("after the write", {"wrote": 1})
-
-    async def bug(self) -> None:
-        raise RuntimeError("a bug")
-
-    def typed(self, pair: Pair, times: int = 2) -> str:
-        return pair.right * times
-
-    async def slow_alone(self) -> int:
-        async def work() -> int:
-            self.inside += 1
-            await asyncio.sleep(1)
-            self.inside -= 1
-            return self.inside
-
-        return await self.ctx.block_concurrency_while(work)
-
-    async def slow_failing(self) -> None:
-        async def work() -> None:
-            await asyncio.sleep(0.1)
-            raise RuntimeError("start-up failed")
-
-        await self.ctx.block_concurrency_while(work)
-
-    async def add_slowly(self, by: int) -> None:
-        await asyncio.sleep(1.5 * limits.CALL_TIMEOUT_MS / 1_000)
-        await self.add(by)
-
-    def pass_on_slowly(self, key: str) -> None:
-        self.ctx.tell(EntityRef("Counter", key), "add_slowly", 1)
-
-    async def nap(self, seconds: float) -> str:
-        await asyncio.sleep(seconds)
-        return "rested"
-
-    async def via(self, keys: list[str]) -> Any:
-        if not keys:
-            return await self.ctx.storage.get("n", 0)
-        return await self.ctx.stub("Counter", keys[0]).via(keys[1:])
-
-    def pass_on(self, key: str, by: int) -> None:
-        self.ctx.tell(EntityRef("Counter", key), "add", by)
-
-    def pass_on_badly(self, key: str) -> None:
-        self.ctx.tell(EntityRef("Counter", key), "add", "no number")
-        self.ctx.tell(EntityRef("Counter", key), "add", 1)
-
-    def spoil(self, key: str = "") -> None:
-        """Write what no column takes, and perhaps tell somebody."""
-        if key:
-            self.ctx.tell(EntityRef("Counter", key), "add", 100)
-        self.ctx.put(KV, (*self.ctx.ref, "bad", 1 << 70))
-
-    def in_background(self, key: str) -> None:
-        async def work() -> None:
-            await asyncio.sleep(1)
-            await self.ctx.storage.put("n", 99)
-
-        self.ctx.wait_until(work())
-
-    def leave(self) -> None:
-        self.ctx.evict()
-
-
-class Timer(DurableObject):
-    """Counts alarms; fails the first `fails`."""
-
-    fired: list[tuple[int, int]] = []
-
-    async def set_in(self, in_ms: int, fails: int) -> None:
-        await self.ctx.storage.put("fails", fails)
-        self.ctx.set_alarm(self.ctx.clock.now_ms() + in_ms)
-
-    async def alarm(self, info: Any) -> None:
-        Timer.fired.append((self.ctx.clock.now_ms(), info.retry_count))
-        if await self.ctx.storage.get("fails", 0) > info.retry_count:
-            raise RuntimeError("not yet")
-        await self.ctx.storage.put("done", True)
-
-    async def done(self) -> bool:
-        return await self.ctx.storage.get("done", False)
-
-    async def due(self) -> int | None:
-        return self.ctx.alarm_due_ms()
-
-    def clear(self) -> None:
-        self.ctx.delete_alarm()
-
-
-CLASSES = {"Counter": Counter, "Timer": Timer}
-
-
 @pytest.fixture(autouse=True)
 def fresh_classes() -> None:
-    Counter.made, Counter.evicted, Timer.fired = 0, [], []
-
-
-def ref(key: str, kind: str = "Counter") -> EntityRef:
-    return EntityRef(kind, key)
+    start_anew()
 
 
 async def test_state_survives_a_crash_once_acknowledged(tmp_path):
@@ -485,101 +356,7 @@ async def test_what_goes_on_after_a_restart_leaves_each_turn_to_others_too(tmp_p
     await cluster.close()
 
 
-# --- outbox ---
-
-
-@pytest.mark.parametrize("data_shards", [1, 3])
-async def test_a_told_message_takes_effect_once(tmp_path, data_shards):
-    cluster = Cluster(tmp_path, CLASSES, data_shards=data_shards)
-    for n in range(10):
-        await cluster.router.call(ref("a"), "pass_on", f"b{n % 2}", 1)
-    await asyncio.sleep(1)
-    assert await cluster.router.call(ref("b0"), "value") == 5
-    assert await cluster.router.call(ref("b1"), "value") == 5
-    assert all(host.outbox.waiting == 0 for host in cluster.hosts.values())
-    await cluster.close()
-
-
-@pytest.mark.parametrize("outcome", ["lost", "kept"])
-@pytest.mark.parametrize("victim", ["d0", "d1", "d2"])
-@pytest.mark.parametrize("after_ms", [0, 4, 6, 9, 11, 14, 19])
-async def test_a_told_message_takes_effect_once_over_crashes(tmp_path, victim, after_ms, outcome):
-    cluster = Cluster(tmp_path, CLASSES, data_shards=3)
-    call = cluster.router.call(ref("a"), "pass_on", "b", 1)
-    await asyncio.sleep(after_ms / 1000)
-    cluster.crash(victim, outcome)
-    acknowledged = (await asyncio.gather(call, return_exceptions=True)) == [None]
-    await asyncio.sleep(0.1)
-    cluster.open(victim)
-    await asyncio.sleep(120)  # calls of living shards to the dead one run into their time-out
-    value = await cluster.router.call(ref("b"), "value")
-    assert value == 1 if acknowledged else value in (0, 1)
-    assert all(host.outbox.waiting == 0 for host in cluster.hosts.values())
-    await cluster.close()
-
-
-async def test_a_message_refused_for_good_does_not_block_those_behind_it(tmp_path, caplog):
-    cluster = Cluster(tmp_path, CLASSES)
-    await cluster.router.call(ref("a"), "pass_on_badly", "b")
-    await asyncio.sleep(1)
-    assert await cluster.router.call(ref("b"), "value") == 1
-    assert "refused" in caplog.text
-    await cluster.close()
-
-
-async def test_a_message_of_a_commit_that_could_not_be_stored_is_never_sent(tmp_path):
-    cluster = Cluster(tmp_path, CLASSES)
-    calls = [cluster.router.call(ref("a"), "spoil", "b")]
-    calls += [cluster.router.call(ref(sender), "pass_on", "b", 1) for sender in "cd"]
-    spoilt, *fine = await asyncio.gather(*calls, return_exceptions=True)
-    assert isinstance(spoilt, StoreFailed)
-    assert fine == [None, None]
-    await cluster.router.call(ref("a"), "pass_on", "b", 10)
-    await asyncio.sleep(1)
-    assert await cluster.router.call(ref("b"), "value") == 12
-    assert all(host.outbox.waiting == 0 for host in cluster.hosts.values())
-    await cluster.close()
-
-
-async def test_a_message_that_was_taken_goes_though_its_sender_writes_what_cannot_be_stored(
-    tmp_path,
-):
-    cluster = Cluster(tmp_path, CLASSES)
-    await cluster.router.call(ref("a"), "pass_on", "b", 1)
-    calls = []
-    for _ in range(50):  # so that each commit has a bad row of the sender's
-        calls.append(cluster.router.call(ref("a"), "spoil"))
-        await asyncio.sleep(0.001)
-    await asyncio.gather(*calls, return_exceptions=True)
-    await asyncio.sleep(1)
-    assert await cluster.router.call(ref("b"), "value") == 1
-    assert not any(host.store.scan(OUTBOX) for host in cluster.hosts.values())
-    await cluster.close()
-
-
-@pytest.mark.filterwarnings("error")
-async def test_a_message_is_noted_at_its_good_end_and_one_that_never_began_leaves_nothing() -> None:
-    async def handle(told: str) -> None:
-        await asyncio.sleep(0)
-        if told == "bad":
-            raise ValueError(told)
-
-    loop, noted = asyncio.get_running_loop(), []
-
-    def task(told: str) -> asyncio.Task[None]:
-        return loop.create_task(Followed(handle(told), lambda: noted.append(told)))
-
-    await task("good")
-    assert noted == ["good"]
-    with pytest.raises(ValueError, match="bad"):
-        await task("bad")
-    late = task("late")
-    late.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await late
-    del late
-    gc.collect()  # a coroutine that was never awaited would be told of here
-    assert noted == ["good"]
+# --- resets ---
 
 
 async def test_calls_that_wait_for_an_entity_that_is_reset_are_answered_at_once(tmp_path):
@@ -593,32 +370,4 @@ async def test_calls_that_wait_for_an_entity_that_is_reset_are_answered_at_once(
         await waiting
     assert cluster.loop.time() - start < 1
     assert await cluster.router.call(ref("a"), "value") == 0
-    await cluster.close()
-
-
-async def test_a_message_whose_row_can_not_go_now_holds_nobody_up_and_goes_later(tmp_path):
-    cluster = Cluster(tmp_path, CLASSES)
-    host, store = cluster.hosts["d0"], cluster.stores["d0"]
-    told = [cluster.router.call(ref("a"), "pass_on", "to", 1) for _ in range(3)]
-    await asyncio.gather(*told)
-    while host.outbox.sent < 1:
-        await asyncio.sleep(COMMIT_S)
-    room, store._group._rows_max = store._group._rows_max, 0  # by others' rows, as it were
-    await asyncio.sleep(1)
-    assert host.outbox.waiting == 3
-    store._group._rows_max = room
-    await asyncio.sleep(3 * limits.OUTBOX_RETRY_MS / 1_000)
-    assert await cluster.router.call(ref("to"), "value") == 3
-    assert host.outbox.waiting == 0
-    assert not store.scan(OUTBOX)
-    await cluster.close()
-
-
-async def test_a_message_takes_effect_once_though_it_takes_longer_than_a_call(tmp_path):
-    cluster = Cluster(tmp_path, CLASSES)
-    for _ in range(2):
-        await cluster.router.call(ref("a"), "pass_on_slowly", "to")
-    await asyncio.sleep(10 * limits.CALL_TIMEOUT_MS / 1_000)
-    assert await cluster.router.call(ref("to"), "value") == 2
-    assert cluster.hosts["d0"].outbox.waiting == 0
     await cluster.close()

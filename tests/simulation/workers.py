@@ -22,6 +22,7 @@ from toque.engines.placement import PlacedCodeHost
 from toque.engines.run_port import Plan, Run, RunHooks
 from toque.engines.worker import Worker
 from toque.engines.worker_host import WorkerHost, WorkerSettings
+from toque.engines.worker_slots import WorkerSlots
 from toque.engines.workflow import WorkflowDefinition
 from toque.runtime.entropy import Entropy
 from toque.runtime.notes import Blame
@@ -116,7 +117,7 @@ class SimWorkerHost(WorkerHost):
     async def _start(self) -> None:
         settings, workers = self._settings, self.world.workers
         assert workers is not None
-        await settings.slots.acquire()
+        await settings.slots.acquire(self._account or "")
         self._has_slot = True
         chance = workers.chance
         await asyncio.sleep(_START_S * chance.random())
@@ -251,7 +252,7 @@ def code_host(world: World, owner: Owner, definitions: Definitions) -> SimInside
         process,
         owner.clock,
         world.entropy(f"workers of {process.name}"),
-        asyncio.Semaphore(_SLOTS),
+        WorkerSlots(_SLOTS, 1),
     )
     blamed = workers.blamed.pop(owner.shard, [])
     host = SimPlaced(inside, trusted=workers.trusted, workers=settings, bundle={}, blamed=blamed)
