@@ -64,7 +64,7 @@ class Accounts:
         """An account, or `AccountNotFound`."""
         known = (await self.cache.accounts()).get(account)
         if known is None:
-            raise AccountNotFound(f"there is no account {account!r:.80}.", {"account": account})
+            raise no_account(account)
         return known
 
     async def plane_of(self, account: AccountInfo) -> Plane | None:
@@ -240,6 +240,15 @@ class Accounts:
         """32 random bytes as base-62 digits."""
         value = int(self._entropy.new_id() + self._entropy.new_id(), 16)
         return _base62(value, _chars_for(_SECRET_BYTES))
+
+
+def no_account(account: str) -> AccountNotFound:
+    """What an operator is told of an account that nobody made."""
+    return AccountNotFound(
+        f"there is no account {account!r:.80}. `toque accounts list` shows those there are, and "
+        "`toque accounts create` makes one.",
+        {"account": account},
+    )
 
 
 def token_id_of(text: bytes) -> str | None:

@@ -19,7 +19,7 @@ from ..gatekeeper.messages import TokenRecord
 from ..gatekeeper.refusals import TooManyFailures
 from ..runtime.clock import Clock
 from ..runtime.errors import Forbidden, Unauthorized
-from .accounts import token_id_of
+from .accounts import no_account, token_id_of
 from .failures import Failures
 from .identity_cache import IdentityCache
 
@@ -189,6 +189,16 @@ class Admission:
         if snapshot is not None and snapshot.get(record.id) is record:
             self._keep(authorization, _Admitted(principal, snapshot, record.expires_ms))
         return principal
+
+    async def check_exists(self, account: str) -> None:
+        """Refuse an account that nobody made. Only operators can name one: tokens belong to some.
+
+        Raises:
+            AccountNotFound
+            SystemFault: it is not known here, and the registry can't be asked.
+        """
+        if self._identity is not None and not await self._identity.has_account(account):
+            raise no_account(account)
 
     async def check_still(self, authorization: bytes | None) -> None:
         """Check a request again that was admitted and goes on for long.

@@ -343,6 +343,8 @@ class Dispatcher:
         found = self._kept.get(raw_path) or _Found(*_parts_of(raw_path))
         if found.account_part is not None:
             request.account = _account(principal, found.account_part)
+            if principal.account != request.account:  # an operator's, who may have mistyped it
+                await admission.check_exists(request.account)
         if not found.endpoints:
             found = self._find(raw_path, found)
         method = scope["method"]

@@ -76,6 +76,10 @@ class IdentityCache:
         await self._asked_since(asyncio.get_running_loop().time())
         return self._accounts
 
+    async def has_account(self, account: str) -> bool:
+        """Whether an account exists. Accounts stay, so one that is known needs no look."""
+        return account in self._accounts or account in await self.accounts()
+
     async def tokens(self) -> list[TokenRecord]:
         """All tokens that are not revoked, as of now."""
         await self._asked_since(asyncio.get_running_loop().time())

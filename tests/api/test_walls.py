@@ -154,6 +154,24 @@ async def test_every_route_lets_in_whoever_may(tmp_path: Path) -> None:
             assert status not in (401, 403, 405, 500), f"{route.method} {shown(path)}: {status}"
 
 
+async def test_an_operators_mistyped_account_is_refused_and_not_made(tmp_path: Path) -> None:
+    async with world(tmp_path) as call:
+        walked = 0
+        for path, route in call.app.api.routes():
+            if ACCOUNT not in path:
+                continue
+            found = await call.refused(route.method, shown(path, "typo"), "operator admin")
+            assert found == (404, 10600, "account.not_found"), f"{route.method} {shown(path)}"
+            walked += 1
+        assert walked > 25
+        known = (await call("GET", "/toque/v1/accounts", "operator read"))[1]["result"]
+        assert [account["id"] for account in known] == ["default", "other"]
+        made, _ = await call("POST", "/toque/v1/accounts", "operator admin", {"id": "typo"})
+        listed = "/client/v4/accounts/typo/workflows"
+        status, found = await call("GET", listed, "operator read")
+        assert (made, status, found["result"]) == (200, 200, [])  # nothing had got in before
+
+
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_what_goes_on_for_long_ends_with_its_token(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
