@@ -6,12 +6,15 @@ matches is asked for once at a terminal; elsewhere `--yes` says that it is meant
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import SpooledTemporaryFile
+from typing import IO, Annotated, Any
 
 import msgspec
 import typer
@@ -20,12 +23,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..runtime import limits
 from ..runtime.codec import json_fault
-from ..runtime.errors import InstanceNotFound, InvalidArgument, InvalidPayload
+from ..runtime.errors import InvalidArgument, InvalidPayload, ToqueError
 from . import cli_exits
 from . import cli_output as output
 from .changes import BatchChanges, Change
 from .cli_calls import Call, ids_of, resolved
 from .client import Client
+from .client_checks import spec
 
 Step = Callable[[int], None]
 
@@ -105,10 +109,15 @@ async def change(
             done.changed.extend(part.changed)
             done.errors.extend(part.errors)
             tell(len(done.changed) + len(done.errors))
-    call.show(done, lambda: output.print_changes(done), (each for each, _ in done.changed))
+    call.show(done, lambda: output.print_changes(done, word), (each for each, _ in done.changed))
+    if not call.as_json:
+        output.print_refused(done.errors)
+        if not done.changed and not done.errors:
+            nothing = "nothing matches" if selection.matching else "no ids on stdin"
+            sys.stderr.write(f"toque: {nothing}; nothing was changed.\n")
     if done.errors:
-        missing = all(error.code == InstanceNotFound.number for error in done.errors)
-        raise typer.Exit(cli_exits.NOT_FOUND if missing else cli_exits.FAILED)
+        refused = (error.code for error in done.errors)
+        raise typer.Exit(cli_exits.exit_code_of_many(refused, some_done=bool(done.changed)))
 
 
 async def _named(
@@ -134,21 +143,73 @@ async def _matching(
         yield done
 
 
-def lines_of(file: str) -> Iterable[Any]:
-    """The JSON values of a file (`-`: stdin), one a line, as they are read."""
-    try:
-        source = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115
-    except OSError as error:
-        raise InvalidArgument(f"{file}: {error.strerror}.") from None
-    with source:
-        for number, line in enumerate(source, 1):
+class Creates:
+    """The creates of a file (`-`: stdin), one JSON object a line; blank lines are passed over.
+
+    What can't be read twice (stdin, a pipe) is copied to a temporary file first, so that all lines
+    can be checked before anything is sent, however many they are.
+
+    Args:
+        source: of the lines, at its start.
+        name: the file's, for people.
+
+    Attributes:
+        numbers: the line of each create that was read, from 1.
+    """
+
+    def __init__(self, source: IO[bytes], name: str) -> None:
+        self._source = source
+        self._name = "stdin" if name == "-" else name
+        self.numbers = array("Q")
+
+    def check(self) -> None:
+        """Read all lines.
+
+        Raises:
+            InvalidPayload, InvalidArgument, InvalidId: a line is not as it must be; tells which.
+        """
+        for index, value in enumerate(self):
+            try:
+                spec(value, index)
+            except ToqueError as error:
+                told = str(error).removeprefix(f"instance {index}").removeprefix(": ")
+                told = told if told.startswith(" ") else f": {told}"
+                where = f"line {self.numbers[-1]} of {self._name}"
+                raise type(error)(f"{where}{told}", error.data) from None
+
+    def __iter__(self) -> Iterator[Any]:
+        """The values, from the first line on."""
+        self._source.seek(0)
+        self.numbers = array("Q")
+        for number, line in enumerate(self._source, 1):
             if not line.strip():
                 continue
             try:
-                yield msgspec.json.decode(line)
+                value = msgspec.json.decode(line)
             except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
                 told = json_fault(line, error)
                 raise InvalidPayload(
-                    f"line {number} of {file} is not JSON: {told}; one object a line, for example "
-                    '{"id": "order-1", "params": {"n": 1}}'
+                    f"line {number} of {self._name} is not JSON: {told}; one object a line, for "
+                    'example {"id": "order-1", "params": {"n": 1}}'
                 ) from None
+            self.numbers.append(number)
+            yield value
+
+
+@contextmanager
+def creates_of_file(file: str) -> Iterator[Creates]:
+    """The creates of a file, checked; `-` is stdin."""
+    with ExitStack() as stack:
+        try:
+            source: IO[bytes] = (
+                sys.stdin.buffer if file == "-" else stack.enter_context(Path(file).open("rb"))
+            )
+            if file == "-" or not source.seekable():
+                copy = stack.enter_context(SpooledTemporaryFile(limits.BATCH_BODY_BYTES_MAX))
+                shutil.copyfileobj(source, copy)
+                source = copy
+        except OSError as error:
+            raise InvalidArgument(f"{file}: {error.strerror}.") from None
+        found = Creates(source, file)
+        found.check()
+        yield found

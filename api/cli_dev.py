@@ -2,7 +2,7 @@
 
 It serves HTTP on loopback with one development token, which is kept in the data directory (for
 its owner's eyes only) beside the url, so that other commands find both. What goes wrong is told
-in one sentence, with exit code 1.
+in one sentence, with an exit code as of `toque up`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ..runtime.entropy import SystemEntropy
 from .app_http import make_app
 from .auth import ADMIN, OPERATOR, Principal, TokenBook
 from .cli_config import DATA_DEFAULT, DevFile, read_dev_file, write_dev_file
-from .cli_exits import FAILED
 from .cli_flags import Flags, MadeOn, flags_command, new_app
 from .cli_output import print_json
 from .logs import log_to_stderr
@@ -82,11 +81,7 @@ class DevOptions(NamedTuple):
 def run_dev(options: DevOptions) -> int:
     """Serve until a signal comes; gives the exit code."""
     log_to_stderr()
-    return run_server(
-        lambda listen: _serve(options, listen),
-        lambda error: FAILED,
-        as_json=options.as_json,
-    )
+    return run_server(lambda listen: _serve(options, listen), as_json=options.as_json)
 
 
 async def _serve(options: DevOptions, listen: Listen) -> None:

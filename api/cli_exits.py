@@ -6,17 +6,11 @@ The codes are stable: scripts may rely on them. They are listed in `docs/cli.md`
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from ..runtime.errors import (
-    InvalidArgument,
-    InvalidId,
-    InvalidPayload,
-    OutcomeUnknown,
-    PayloadTooLarge,
-    ToqueError,
-)
+from ..runtime.errors import ToqueError
 
 FAILED = 1
 USAGE = 2
@@ -30,42 +24,84 @@ INTERRUPTED = 130
 
 MEANINGS = {
     0: "done",
-    FAILED: "an error, or an instance that was waited for is not complete",
-    USAGE: "wrong usage or bad input; nothing was changed",
+    FAILED: "another error, several of different kinds, or an instance that was waited for is not "
+    "complete",
+    USAGE: "wrong usage, or a file, a directory or input that can't be used; nothing was changed",
     REFUSED: "the token is not known, or may not do that",
-    NOT_FOUND: "no such workflow, instance, account, ...",
-    CONFLICT: "the id is in use, or the status does not allow it",
+    NOT_FOUND: "no such workflow, instance, step, account, ...",
+    CONFLICT: "the id or the name is in use, or the status does not allow it",
     TOO_LATE: "not in the time given with `--timeout`",
     UNAVAILABLE: "no server there, or it can't take the call now; nothing was changed",
     UNKNOWN: "no answer came: the change may or may not have taken effect",
     INTERRUPTED: "interrupted by Ctrl-C",
 }
-_CONFLICTS = {
-    "instance.already_exists",
-    "instance.finished",
-    "instance.invalid_transition",
-    "migration.refused",
-    "migration.too_late",
-    "migration.under_way",
-    "request.id_reused",
+_CODES = {
+    FAILED: """
+        account.too_many author.error batch.incomplete cluster.start_failed codec.failed
+        datadir.in_use entity.call_cycle entity.unknown_method http.method_not_allowed
+        instance.crashed instance.failed instance.limit_exceeded instance.non_determinism
+        instance.stuck internal loadtest.sender_lost payload.mismatch plane.unsupported
+        protocol.mismatch server.address_in_use simulation.deadlock step.body_not_sent step.deadline
+        step.event_timeout step.failed step.failed_non_retryable step.interrupted
+        step.invalid_stream step.misuse step.non_retryable step.resources_unavailable
+        step.result_mismatch step.retry_delay_failed step.timeout store.read_failed system.fault
+        token.too_many workflow.code_missing workflow.too_many
+    """,
+    USAGE: """
+        bundle.invalid bundle.refused codec.missing codec.wrong datadir.format
+        http.head_too_large http.malformed instance.invalid_id payload.invalid payload.too_large
+        payload.unencodable request.invalid request.invalid_argument runtimedir.unsafe
+        store.damaged store.stale workflow.load_failed workflow.runs_at_import
+    """,
+    REFUSED: "auth.forbidden auth.unauthorized",
+    NOT_FOUND: """
+        account.not_found http.no_route instance.not_found migration.not_found script.not_found
+        step.not_found token.not_found version.not_found workflow.not_found
+    """,
+    CONFLICT: """
+        account.already_exists instance.already_exists instance.finished
+        instance.invalid_transition migration.refused migration.stale migration.too_late
+        migration.under_way request.id_reused request.refused step.undone workflow.owned
+    """,
+    UNAVAILABLE: """
+        auth.too_many_failures entity.reset http.request_timeout instance.events_full
+        instance.unborn overloaded plane.wrong rate.limited server.unreachable shard.fenced
+        shard.unavailable worker.lost workflow.queue_full
+    """,
+    UNKNOWN: "outcome.unknown store.failed",
 }
+EXIT_OF = {code: number for number, codes in _CODES.items() for code in codes.split()}
+"""The exit code of each error, by the error's code."""
 
 
 def exit_code(error: BaseException) -> int:
     """The exit code for an error."""
-    if isinstance(error, TimeoutError):
-        return TOO_LATE
-    if not isinstance(error, ToqueError):
-        return FAILED
-    if isinstance(error, (InvalidArgument, InvalidId, InvalidPayload, PayloadTooLarge)):
-        return USAGE
-    if isinstance(error, OutcomeUnknown):
-        return UNKNOWN
-    if error.code in _CONFLICTS:
-        return CONFLICT
-    if error.status == 429 or error.retryable or error.overloaded:
-        return UNAVAILABLE
-    return {401: REFUSED, 403: REFUSED, 404: NOT_FOUND}.get(error.status, FAILED)
+    if isinstance(error, ToqueError):
+        return EXIT_OF.get(error.code, FAILED)
+    return TOO_LATE if isinstance(error, TimeoutError) else FAILED
+
+
+def exit_code_of_many(numbers: Iterable[int], *, some_done: bool) -> int:
+    """The exit code when some of many were refused: the one that all these have in common.
+
+    Args:
+        numbers: of the errors, as HTTP answers and batches have them.
+        some_done: others were not refused, so that "nothing was changed" would be wrong.
+    """
+    by_number = {kind.number: kind.code for kind in _kinds(ToqueError)}
+    found = {EXIT_OF.get(by_number.get(number, ""), FAILED) for number in numbers}
+    code = found.pop() if len(found) == 1 else FAILED
+    return FAILED if some_done and code in _NOTHING_DONE else code
+
+
+_NOTHING_DONE = (USAGE, UNAVAILABLE)
+
+
+def _kinds(kind: type[ToqueError]) -> Iterator[type[ToqueError]]:
+    """The kind, after those that derive from it."""
+    for each in kind.__subclasses__():
+        yield from _kinds(each)
+    yield kind
 
 
 def print_error(error: BaseException, *, as_json: bool) -> int:

@@ -14,7 +14,7 @@ from ..runtime.errors import InvalidArgument
 from . import cli_exits
 from . import cli_output as output
 from .changes import Change, StepRef
-from .cli_bulk import Selection, bar, change, lines_of
+from .cli_bulk import Selection, bar, change, creates_of_file
 from .cli_calls import (
     Call,
     Id,
@@ -27,7 +27,7 @@ from .cli_calls import (
 )
 from .cli_flags import new_app
 from .cli_live import follow as follow_events
-from .client_values import CreateResult, InstanceLine
+from .client_values import CreateProgress, InstanceLine
 
 app = new_app("Look at instances and act on them.")
 
@@ -78,27 +78,39 @@ async def create_many(
         int, typer.Option(min=1, max=limits.CLIENT_CONNECTIONS_MAX, help="Requests at a time.")
     ] = limits.CLIENT_PARALLEL_CREATES_MAX,
 ) -> None:
-    """Create an instance for each line of a file; ids in use are left as they are."""
-    with bar("create", None) as tell:
-        found = await call.client.create_instances(
-            workflow,
-            lines_of(file),
-            progress=lambda told: tell(told.done),
-            parallel=parallel,
-            raise_on_error=False,
-        )
+    """Create an instance for each line of a file; ids in use are left as they are.
+
+    All lines are checked before anything is made.
+    """
+    made = CreateProgress(0, 0, 0, None)
+    with creates_of_file(file) as creates, bar("create", None) as tell:
+
+        def note(told: CreateProgress) -> None:
+            nonlocal made
+            made = told
+            tell(told.done)
+
+        try:
+            found = await call.client.create_instances(
+                workflow, iter(creates), progress=note, parallel=parallel, raise_on_error=False
+            )
+        except BaseException:  # Ctrl-C too, and a file that was changed meanwhile
+            output.print_partly_created(made)
+            raise
+    lines = [creates.numbers[one.index] for one in found]
     value = [
-        {"index": one.index, "id": one.id, "outcome": one.outcome, "error": _error(one)}
-        for one in found
+        {"index": one.index, "line": line, "id": one.id, "outcome": one.outcome, "error": why}
+        for one, line in zip(found, lines, strict=True)
+        for why in [None if one.error is None else str(one.error)]
     ]
-    made = (one.id for one in found if one.outcome == "created")
-    call.show(value, lambda: output.print_created(found), made)
-    if any(one.error is not None for one in found):
-        raise typer.Exit(cli_exits.FAILED)
-
-
-def _error(result: CreateResult) -> str | None:
-    return None if result.error is None else str(result.error)
+    ids = (one.id for one in found if one.outcome == "created")
+    call.show(value, lambda: output.print_created(found), ids)
+    if not call.as_json:
+        output.print_not_created(found, lines)
+    bad = [one.error.number for one in found if one.error is not None]
+    if bad:
+        some_done = len(bad) < len(found)
+        raise typer.Exit(cli_exits.exit_code_of_many(bad, some_done=some_done))
 
 
 _WAIT_MAX_S = limits.WAIT_MAX_MS / 1000

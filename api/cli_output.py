@@ -16,8 +16,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..runtime import limits
-from .changes import BatchChanges
-from .client_values import CreateResult, InstanceLine, InstanceStatus, StepStatus, WorkflowSummary
+from .changes import BatchChanges, ItemError
+from .client_values import (
+    CreateProgress,
+    CreateResult,
+    InstanceLine,
+    InstanceStatus,
+    StepStatus,
+    WorkflowSummary,
+)
+from .listing import FINAL_STATUSES
 from .shapes import iso
 from .watched import InstanceEvent, Waiting
 
@@ -97,21 +105,52 @@ def print_lines(found: list[InstanceLine]) -> None:
     )
 
 
-def print_changes(done: BatchChanges) -> None:
-    """What a batch changed, and on stderr what it did not."""
+def print_changes(done: BatchChanges, word: str) -> None:
+    """What a batch changed. `word`: what was asked for."""
+    asked = "; it is to clean up and end" if word == "cancel" else ""
     for instance_id, status in done.changed:
-        print(f"{instance_id} is {status}")
-    for error in done.errors:
+        ended = asked if status not in FINAL_STATUSES else ""
+        print(f"{instance_id} is {status}{ended}")
+
+
+def print_refused(errors: list[ItemError]) -> None:
+    """On stderr what a batch did not change, and why."""
+    for error in errors:
         sys.stderr.write(f"toque: {error.id}: {error.message}\n")
 
 
 def print_created(found: list[CreateResult]) -> None:
-    """How many creates had which outcome, and on stderr which failed and why."""
+    """How many creates had which outcome."""
     counts = Counter(each.outcome for each in found)
-    print(", ".join(f"{counts[name]} {word}" for name, word in _OUTCOMES.items() if counts[name]))
-    for each in found:
+    told = ", ".join(f"{counts[name]} {word}" for name, word in _OUTCOMES.items() if counts[name])
+    print(told or "nothing to create: there is no line")
+
+
+def print_not_created(found: list[CreateResult], lines: Sequence[int]) -> None:
+    """On stderr which creates failed and why, by their lines; those of one reason together."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for each, line in zip(found, lines, strict=True):
         if each.error is not None:
-            sys.stderr.write(f"toque: {each.id or each.index}: {each.outcome}: {each.error}\n")
+            which = f"line {line}" + (f" ({each.id})" if each.id else "")
+            reasons.setdefault((each.outcome, str(each.error)), []).append(which)
+    for (outcome, why), which in reasons.items():
+        more = f" and {len(which) - _LINES_TOLD} more" if len(which) > _LINES_TOLD else ""
+        word = _OUTCOMES[outcome]
+        sys.stderr.write(f"toque: {', '.join(which[:_LINES_TOLD])}{more}: {word}: {why}\n")
+
+
+_LINES_TOLD = 10
+
+
+def print_partly_created(told: CreateProgress) -> None:
+    """On stderr what was made before the work was broken off, and how to go on."""
+    if not told.done:
+        return
+    sys.stderr.write(
+        f"toque: broken off after {told.done} lines: at least {told.created} created, "
+        f"{told.duplicates} there already. The same command again makes the rest and leaves "
+        "ids in use as they are; lines without an id would be made once more.\n"
+    )
 
 
 def print_instance(workflow: str, status: InstanceStatus) -> None:

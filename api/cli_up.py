@@ -22,10 +22,9 @@ import typer
 
 from ..runtime import limits
 from ..runtime.clock import SystemClock
-from ..runtime.errors import AddressInUse, AuthorError, CallerError, DataDirInUse, InvalidArgument
+from ..runtime.errors import InvalidArgument
 from .app_http import ControlPlaneApp, make_app
 from .auth import TokenBook
-from .cli_exits import FAILED, USAGE
 from .cli_flags import Flags, MadeOn, flags_command, new_app
 from .cli_output import print_json
 from .first_token import hand_over
@@ -142,9 +141,7 @@ def up(
         fronts,
         log_format,
     )
-    raise typer.Exit(
-        run_server(lambda listen: _serve(options, listen), _failed, as_json=flags.as_json)
-    )
+    raise typer.Exit(run_server(lambda listen: _serve(options, listen), as_json=flags.as_json))
 
 
 def _of_ray(address: str | None, embedded: bool) -> dict[str, Any]:
@@ -174,12 +171,6 @@ def _checked(data: Path | None, first_token_file: Path | None, unreachable: bool
             "--fronts or --embedded out."
         )
     return data
-
-
-def _failed(error: BaseException) -> int:
-    """What a service manager needs to know: whether to start it again can help."""
-    passes = isinstance(error, (AddressInUse, DataDirInUse))
-    return USAGE if isinstance(error, (CallerError, AuthorError)) and not passes else FAILED
 
 
 async def _serve(options: UpOptions, listen: Listen) -> None:

@@ -21,9 +21,16 @@ import uvloop
 
 from ..engines.workflow import is_loading
 from ..runtime import limits
-from ..runtime.errors import AddressInUse, ToqueError, WorkflowLoadError
+from ..runtime.errors import (
+    AddressInUse,
+    AuthorError,
+    CallerError,
+    DataDirInUse,
+    ToqueError,
+    WorkflowLoadError,
+)
 from .cli_config import ACCOUNT_DEFAULT
-from .cli_exits import INTERRUPTED, print_error
+from .cli_exits import FAILED, INTERRUPTED, USAGE, print_error
 from .wiring import Runtime, start_embedded
 
 Start = Callable[..., AbstractAsyncContextManager[Runtime]]
@@ -83,12 +90,11 @@ def hosted_on(
     return Hosted(start, "Ray", path, data, settings, codecs)
 
 
-def run_server(serve: Serve, failed: Callable[[BaseException], int], *, as_json: bool) -> int:
+def run_server(serve: Serve, *, as_json: bool) -> int:
     """Serve until a signal comes; gives the exit code.
 
     Args:
         serve: see `Serve`.
-        failed: the exit code of an error, which has been told.
         as_json: tell errors as JSON.
     """
     error: BaseException
@@ -103,7 +109,13 @@ def run_server(serve: Serve, failed: Callable[[BaseException], int], *, as_json:
         where = f" ({raised.filename})" if raised.filename else ""
         error = ToqueError(f"{raised.strerror or raised}{where}")
     print_error(error, as_json=as_json)
-    return failed(error)
+    return start_code(error)
+
+
+def start_code(error: BaseException) -> int:
+    """What a service manager needs to know: USAGE if to start it again can't help, else FAILED."""
+    passes = isinstance(error, (AddressInUse, DataDirInUse))
+    return USAGE if isinstance(error, (CallerError, AuthorError)) and not passes else FAILED
 
 
 async def _until_signal(serve: Serve) -> int:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from toque.api import cli_exits
 from toque.runtime import limits
+from toque.runtime.errors import ToqueError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "docs"))
 tables = import_module("tables")
@@ -67,3 +69,25 @@ def test_a_size_or_a_time_says_so_by_its_name() -> None:
         whole = value >= 64 * limits.KIB and value % limits.KIB == 0
         if whole:
             assert not tables.readable(name, value).replace(",", "").isdigit(), name
+
+
+def test_every_error_has_an_exit_code() -> None:
+    tables.error_modules()
+    kinds = {kind.code: kind for kind in cli_exits._kinds(ToqueError)}
+    own = {c: k for c, k in kinds.items() if k.__module__.startswith("toque.")}
+    assert set(own) - set(cli_exits.EXIT_OF) == set()
+    assert set(cli_exits.EXIT_OF) - set(own) == set(), "of errors that there are not"
+    assert set(cli_exits.EXIT_OF.values()) <= set(cli_exits.MEANINGS)
+    for code, kind in own.items():
+        number = cli_exits.EXIT_OF[code]
+        assert cli_exits.exit_code(kind("x")) == number
+        if kind.retryable:
+            assert number == cli_exits.UNAVAILABLE, code
+        if number in (cli_exits.USAGE, cli_exits.NOT_FOUND, cli_exits.REFUSED):
+            assert not kind.retryable
+        if kind.status in (401, 403):
+            assert number == cli_exits.REFUSED
+        if kind.status == 404:
+            assert number == cli_exits.NOT_FOUND
+        alone = cli_exits.exit_code_of_many([kind.number], some_done=False)
+        assert alone == number or kind.number in (10001, 10506), code

@@ -220,3 +220,13 @@ def test_arguments_are_shown_plainly(toque: Served) -> None:
     assert "dev [OPTIONS] APP.py" in toque("dev", "--help").stdout
     assert "why [OPTIONS] WORKFLOW ID" in toque("instances", "why", "--help").stdout
     assert "pause [OPTIONS] WORKFLOW [ID]..." in toque("instances", "pause", "--help").stdout
+
+
+def test_files_and_directories_that_can_not_be_used_are_exit_code_2(
+    toque: Served, tmp_path: Path
+) -> None:
+    none = str(tmp_path / "none")
+    for words in (("doctor", "--data", none), ("formats", "--data", none),
+                  ("deploy", f"{none}.py")):  # fmt: skip
+        found = toque(*words)
+        assert (found.exit_code, found.stderr.startswith("toque: ")) == (cli_exits.USAGE, True)

@@ -14,6 +14,7 @@ from tests.api.test_cli import Served
 from toque.api import cli_exits
 from toque.api.app_http import make_app
 from toque.api.auth import ADMIN, OPERATOR, Principal, TokenBook
+from toque.api.cli_bulk import Creates
 from toque.api.cli_live import LiveSteps
 from toque.api.server_http import HttpServer
 from toque.api.watched import InstanceEvent, WatchError
@@ -78,13 +79,99 @@ def test_many_are_created_from_a_file_or_from_stdin(toque: Served, tmp_path: Pat
     assert both.stdout == "1 created, 1 there already\n"
     told = toque("instances", "create-many", "orders", "-", "-o", "json", input='{"id": "n1"}')
     assert json.loads(told.stdout)[0]["outcome"] == "duplicate"
-    for text, words in (("{", "line 1 of - is not JSON"), ('{"iid": 1}', "'iid' is not known")):
+    for text, words in (("{", "line 1 of stdin is not JSON"), ('{"iid": 1}', "'iid' is not known")):
         bad = toque("instances", "create-many", "orders", "-", input=text)
         assert (bad.exit_code, words in bad.stderr) == (cli_exits.USAGE, True), bad.stderr
     gone = toque("instances", "create-many", "orders", str(tmp_path / "none"))
     assert (gone.exit_code, "No such file" in gone.stderr) == (cli_exits.USAGE, True)
     lost = toque("instances", "create-many", "nothing", "-", input="{}")
-    assert (lost.exit_code, "no workflow 'nothing'" in lost.stderr) == (cli_exits.FAILED, True)
+    assert (lost.exit_code, "no workflow 'nothing'" in lost.stderr) == (cli_exits.NOT_FOUND, True)
+
+
+BAD_LINES = [
+    ("[", "is not JSON"),
+    ("7", "must be a mapping"),
+    ('{"iid": 1}', "'iid' is not known"),
+    ('{"id": "a b"}', "'a b' is not valid"),
+    ('{"id": "x", "retention": "soon"}', "is not a pair of durations"),
+]
+
+
+@pytest.mark.parametrize(("bad", "told"), BAD_LINES)
+def test_a_wrong_line_is_named_before_anything_is_made(
+    toque: Served, tmp_path: Path, bad: str, told: str
+) -> None:
+    good = [json.dumps({"id": f"n{n}"}) for n in range(250)]
+    text = "\n".join(["", *good, bad])
+    file = tmp_path / "orders.jsonl"
+    file.write_text(text)
+    for name, given in ((str(file), None), ("-", text)):
+        done = toque("instances", "create-many", "orders", name, input=given)
+        assert done.exit_code == cli_exits.USAGE, done.stderr
+        assert f"line 252 of {'stdin' if name == '-' else name}" in done.stderr
+        assert told in done.stderr
+        assert "instance 250" not in done.stderr
+    assert ids(toque) == []
+
+
+def test_lines_that_failed_are_named_by_their_numbers(toque: Served, tmp_path: Path) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text('\n{"id": "a"}\n{}\n')
+    lost = toque("instances", "create-many", "nothing", str(file))
+    assert lost.stderr.startswith("toque: line 2 (a), line 3: failed: there is no workflow")
+    told = toque("instances", "create-many", "orders", str(file), "-o", "json")
+    assert [each["line"] for each in json.loads(told.stdout)] == [2, 3]
+
+
+def test_what_was_made_is_told_when_the_rest_can_not_be(
+    toque: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file changes between its two readings: it is checked, then it is sent."""
+    file = tmp_path / "orders.jsonl"
+    file.write_text("\n".join(json.dumps({"id": f"n{n}"}) for n in range(450)))
+    check = Creates.check
+
+    def and_then_spoil(creates: Creates) -> None:
+        check(creates)
+        with file.open("a") as more:
+            more.write("\n{")
+
+    monkeypatch.setattr(Creates, "check", and_then_spoil)
+    done = toque("instances", "create-many", "orders", str(file))
+    assert done.exit_code == cli_exits.USAGE
+    assert "line 451" in done.stderr
+    made = len(ids(toque))
+    assert made > 0
+    assert f"at least {made} created" in done.stderr
+
+
+def test_what_is_not_there_to_be_changed_is_told(toque: Served) -> None:
+    for words in (["--prefix", "zzz", "--yes"], ["-"]):
+        done = toque("instances", "terminate", "orders", *words, input="")
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert "nothing was changed" in done.stderr
+    toque("create", "orders", "--id", "a")
+    asked = toque("instances", "cancel", "orders", "a").stdout
+    assert asked.startswith("a is ")
+    assert "clean up" in asked
+    for output in ("table", "ids"):
+        gone = toque("instances", "pause", "orders", "nobody", "-o", output)
+        assert (gone.exit_code, "nobody" in gone.stderr) == (cli_exits.NOT_FOUND, True)
+
+
+def test_what_one_status_forbids_has_the_exit_code_of_that(whole: Served) -> None:
+    made = whole("create", "orders", "--id", "a", "--wait")
+    assert made.exit_code == 0, made.stderr
+    for verb in ("pause", "terminate", "cancel"):
+        done = whole("instances", verb, "orders", "a")
+        assert (done.exit_code, done.stdout) == (cli_exits.CONFLICT, ""), done.stderr
+    again = whole("instances", "restart", "orders", "a", "--from-step", "bye")
+    assert again.exit_code == cli_exits.NOT_FOUND, again.stderr
+    both = whole("instances", "pause", "orders", "a", "nobody")
+    assert both.exit_code == cli_exits.FAILED
+    boss = {"token": "operator-token"}
+    assert whole("accounts", "create", "shop", **boss).exit_code == 0
+    assert whole("accounts", "create", "shop", **boss).exit_code == cli_exits.CONFLICT
 
 
 def test_ids_come_from_stdin(toque: Served) -> None:
@@ -156,7 +243,7 @@ def test_an_account_on_v1_is_made_and_shown_as_such(whole: Served) -> None:
     shown = boss("accounts", "show", "old").stdout.split()
     assert (shown[:4], shown[6]) == (["ID", "NAME", "PLANE", "CREATED"], "v1")
     again = boss("accounts", "create", "new", "--control-plane", "v1")
-    assert (again.exit_code, "only a new account" in again.stderr) == (cli_exits.FAILED, True)
+    assert (again.exit_code, "only a new account" in again.stderr) == (cli_exits.CONFLICT, True)
     typo = boss("accounts", "create", "other", "--control-plane", "v3")
     assert typo.exit_code == cli_exits.USAGE
     assert boss("workflows", "list", "--account", "old").exit_code == 0

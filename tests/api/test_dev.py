@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from toque.api import cli_exits
 from toque.api.cli_config import DATA_DEFAULT
 from toque.runtime.datadir import DIR_FORMAT
 
@@ -105,7 +106,7 @@ def test_an_app_that_does_not_load_is_told_in_a_sentence(
     else:
         (folder / "app.py").write_text(text)
     found = toque(folder, "dev", "app.py", "--embedded", "--port", "0")
-    assert found.returncode == 1
+    assert found.returncode == cli_exits.USAGE
     assert found.stderr.startswith("toque: ")
     assert told in found.stderr
     assert "app.py" in found.stderr
@@ -188,7 +189,7 @@ def test_a_newer_data_directory_is_left_alone(folder: Path) -> None:
     settings = folder / "data" / "toque.json"
     settings.write_text(json.dumps({"format": DIR_FORMAT + 1}))
     found = toque(folder, "dev", "app.py", "--embedded", "--port", "0", "--data", "data")
-    assert found.returncode == 1
+    assert found.returncode == cli_exits.USAGE
     assert "format" in found.stderr
     assert "Traceback" not in found.stderr
     assert json.loads(settings.read_text()) == {"format": DIR_FORMAT + 1}

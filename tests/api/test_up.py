@@ -14,13 +14,12 @@ from tests.api.serving import fails, get, up
 from toque.api import cli_up
 from toque.api.app_http import make_app
 from toque.api.auth import TokenBook
-from toque.api.cli_up import _failed
 from toque.api.client_http import connect
 from toque.api.first_token import MARK, hand_over
 from toque.api.logs import JsonLines
 from toque.api.notify_socket import Notifier
 from toque.api.server_http import HttpServer
-from toque.api.serving import Hosted
+from toque.api.serving import Hosted, start_code
 from toque.api.wiring import embedded, start_embedded
 from toque.runtime.clock import SystemClock
 from toque.runtime.errors import (
@@ -185,9 +184,9 @@ def test_a_wrong_setting_is_told_in_a_sentence_with_exit_code_2(
 
 def test_a_manager_learns_whether_starting_again_can_help() -> None:
     for error in (InvalidArgument("x"), DataDirFormat("x"), WorkflowLoadError("x")):
-        assert _failed(error) == 2
+        assert start_code(error) == 2
     for passing in (AddressInUse("x"), DataDirInUse("x"), StoreFailed("x")):
-        assert _failed(passing) == 1
+        assert start_code(passing) == 1
 
 
 def test_addresses_that_others_reach_are_the_callers_decision(tmp_path: Path) -> None:
