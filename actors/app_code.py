@@ -27,4 +27,9 @@ def _is_app(name: str, module: ModuleType) -> bool:
     if name.startswith(_APP_FILE):
         return True
     file = getattr(module, "__file__", None) or ""
+    if name.partition(".")[0] == "toque" or _INSTALLED & {*file.split(os.sep)}:
+        return False  # a virtual environment, or toque's own source, may be in the folder
     return any(file.startswith(folder) for folder in _folders)
+
+
+_INSTALLED = {"site-packages", "dist-packages"}

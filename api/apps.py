@@ -15,7 +15,13 @@ from types import ModuleType
 from typing import Any
 
 from ..engines.archive import Bundle
-from ..engines.bundle import bundle_of_definitions, bundle_of_file, check_can_move, is_file_of
+from ..engines.bundle import (
+    bundle_of_definitions,
+    bundle_of_file,
+    check_can_move,
+    import_from_beside,
+    is_file_of,
+)
 from ..engines.bundle_store import BundleStore, manifest_of, read_app
 from ..engines.workflow import ACTOR, WorkflowDefinition, definition_of, definitions_of, load_file
 from ..runtime.entity import DurableObject
@@ -53,7 +59,7 @@ class App:
         store: BundleStore | None = None,
         code_hash: str | None = None,
     ) -> App:
-        """Import a file.
+        """Import a file, which may import what stands beside it.
 
         Args:
             path: the file.
@@ -64,6 +70,7 @@ class App:
             WorkflowLoadError: it does not import, or defines neither workflow nor entity.
         """
         file = Path(path)
+        import_from_beside(file)
         if store is not None and code_hash is not None and not is_file_of(file, code_hash):
             file = store.unpacked(code_hash) / file.name
         try:

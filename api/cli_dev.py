@@ -37,7 +37,9 @@ app = new_app()
 @flags_command(app, left_out=("url", "token", "account", "profile"))
 def dev(
     flags: Flags,
-    path: Annotated[Path, typer.Argument(metavar="APP.py", help="File with workflows.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="APP.py", help="File with workflows, or its folder.")
+    ],
     embedded: Annotated[bool, typer.Option(help="One process, without Ray.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8787,
     limit: Annotated[int | None, typer.Option(min=1, help="Running instances at most.")] = None,

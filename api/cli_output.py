@@ -131,8 +131,8 @@ def print_not_created(found: list[CreateResult], lines: Sequence[int]) -> None:
     reasons: dict[tuple[str, str], list[str]] = {}
     for each, line in zip(found, lines, strict=True):
         if each.error is not None:
-            which = f"line {line}" + (f" ({each.id})" if each.id else "")
-            reasons.setdefault((each.outcome, str(each.error)), []).append(which)
+            named = f"line {line}" + (f" ({each.id})" if each.id else "")
+            reasons.setdefault((each.outcome, str(each.error)), []).append(named)
     for (outcome, why), which in reasons.items():
         more = f" and {len(which) - _LINES_TOLD} more" if len(which) > _LINES_TOLD else ""
         word = _OUTCOMES[outcome]

@@ -78,7 +78,10 @@ class UpOptions(NamedTuple):
 def up(
     flags: Flags,
     path: Annotated[
-        Path | None, typer.Argument(metavar="APP.py", help="File with workflows; none: deployed.")
+        Path | None,
+        typer.Argument(
+            metavar="APP.py", help="File with workflows, or its folder; none: deployed."
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="IP address to listen on.")] = _LOOPBACK,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8787,

@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 import uvloop
 
+from ..engines.archive import entry_of
 from ..engines.workflow import is_loading
 from ..runtime import limits
 from ..runtime.errors import (
     AddressInUse,
     AuthorError,
+    BundleInvalid,
     CallerError,
     DataDirInUse,
     ToqueError,
@@ -47,7 +49,7 @@ class Hosted(NamedTuple):
     Attributes:
         start: `wiring.start_embedded` or `wiring_ray.start_ray`.
         runs_on: how that is called to people.
-        path: the app file; None: only code that is deployed.
+        path: the app file, or a folder with it; None: only code that is deployed.
         data: the data directory.
         settings: more arguments of `start`.
         codecs: names of the payload codecs; the first one writes.
@@ -64,16 +66,32 @@ class Hosted(NamedTuple):
         """The runtime, to be entered.
 
         Raises:
-            WorkflowLoadError: there is no such file.
+            WorkflowLoadError: there is no such file, or no such file in the folder.
         """
-        if self.path is not None and not self.path.is_file():
-            raise WorkflowLoadError(f"{self.path}: no such file.")
         return self.start(
             self.data,
-            app_path=self.path,
+            app_path=None if self.path is None else app_file(self.path),
             codecs={ACCOUNT_DEFAULT: list(self.codecs)} if self.codecs else None,
             **self.settings,
         )
+
+
+def app_file(path: Path) -> Path:
+    """The app file that a path names: itself, or the one of a folder that a deploy would import.
+
+    Raises:
+        WorkflowLoadError: there is none, or it can't be told.
+    """
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise WorkflowLoadError(f"{path}: no such file or folder.")
+    try:
+        return path / entry_of(sorted(each.name for each in path.glob("*.py")))
+    except BundleInvalid as error:
+        raise WorkflowLoadError(
+            f"{path}: {str(error).partition(' Name it')[0]} Name a file."
+        ) from None
 
 
 def hosted_on(

@@ -65,6 +65,8 @@ def load_bundle(bundle: dict[str, Any]) -> list[WorkflowDefinition]:
         WorkflowLoadError: they can't be.
     """
     sys.path[:] = [*dict.fromkeys([*sys.path, *bundle["sys_path"]])]
+    if "file" in bundle:
+        import_from_beside(bundle["file"])
     if "hash" in bundle:
         store, code_hash = BundleStore(Path(bundle["store"])), bundle["hash"]
         if "file" not in bundle or not is_file_of(Path(bundle["file"]), code_hash):
@@ -84,6 +86,14 @@ def load_bundle(bundle: dict[str, Any]) -> list[WorkflowDefinition]:
             raise WorkflowLoadError(f"{file} has no {qualname} any more.") from None
         found.append(definition_of(entry))
     return found
+
+
+def import_from_beside(file: str | Path) -> None:
+    """Let an app's file import what stands beside it, as Python does for a program that it runs."""
+    folder = str(Path(file).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    app_code.note_folder(folder)
 
 
 def is_file_of(file: Path, code_hash: str) -> bool:

@@ -135,6 +135,51 @@ def test_what_the_readme_tells_to_run_works_in_one_folder(tmp_path: Path) -> Non
         assert told["workflows"] == ["Purchase"]
 
 
+BESIDE = """
+import toque
+from helpers import greet
+
+@toque.workflow
+async def hello(event, step):
+    return await step.do("greet", lambda: greet(event.payload))
+
+class Apart(toque.WorkflowEntrypoint):
+    placement = "actor"
+
+    async def run(self, event, step):
+        from lazy import greet_late
+        return await step.do("greet", lambda: greet_late(event.payload))
+"""
+
+
+def make_app_of_files(folder: Path) -> None:
+    """An app that imports what stands beside it, at its top and late."""
+    folder.mkdir(exist_ok=True)
+    (folder / "app.py").write_text(BESIDE)
+    (folder / "helpers.py").write_text("def greet(who):\n    return f'hello {who}'\n")
+    (folder / "lazy.py").write_text("from helpers import greet as greet_late\n")
+
+
+@pytest.mark.parametrize("path", ["shop/app.py", "shop"])
+def test_an_app_imports_what_stands_beside_it(tmp_path: Path, path: str) -> None:
+    make_app_of_files(tmp_path / "shop")
+    with serving(tmp_path, path) as told:
+        assert told["workflows"] == ["hello", "Apart"]
+        for name in told["workflows"]:
+            made = toque(tmp_path, "create", name, "--params", '"you"', "--wait", "--json")
+            assert made.returncode == 0, made.stderr + made.stdout
+            assert json.loads(made.stdout)["output"] == "hello you"
+
+
+def test_a_folder_whose_app_can_not_be_told_is_refused(tmp_path: Path) -> None:
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text(APP)
+    found = toque(tmp_path, "dev", ".", "--embedded", "--port", "0")
+    assert found.returncode == cli_exits.USAGE
+    assert "one.py, two.py" in found.stderr
+    assert not (tmp_path / DATA_DEFAULT).exists()
+
+
 SLOW = """
 import time
 import toque
