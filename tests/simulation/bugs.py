@@ -141,6 +141,12 @@ CASES: dict[str, Case] = {
     "lost_run_forgotten": _case(
         on("worker", gap_s=1.5, modes=("exit",)), "an acknowledged create ends"
     ),
+    "frames_overtake": _case(
+        on("worker", gap_s=0.8, modes=("exit",), instances=40, limit=40),
+        "an acknowledged create ends",
+        "a program ends as it must",
+        "an event that is there is taken",
+    ),
     "missing_code_fails": _case(on("code", gap_s=2.0), "a program ends as it must"),
     "outbox_unconfirmed": _case(
         on("loss", "crash", weather=20.0, gap_s=1.0, down_s=2.0, work=("entities",)),

@@ -32,6 +32,7 @@ CORES = (
     "souschef/pacing.py",
     "souschef/repair.py",
     "souschef/roster.py",
+    "souschef/sleepers.py",
     "engines/agenda.py",
     "engines/attempts.py",
     "engines/claiming.py",

@@ -9,6 +9,7 @@ from toque.engines import life, outcomes
 from toque.engines.claiming import Claiming
 from toque.engines.failures import record_of
 from toque.engines.life import InstanceLife
+from toque.engines.worker_host import WorkerHost
 
 Bug = tuple[Any, str, Any]
 
@@ -51,6 +52,18 @@ def _missing_code_fails() -> Bug:
     return InstanceLife, "_cannot_run", give_up
 
 
+def _frames_overtake() -> Bug:
+    """What is told a worker once its link is up goes before what has waited for it."""
+
+    def send(self: Any, frame: bytes) -> None:
+        if self._link is not None:
+            self._link(frame)
+        elif not self._is_over:
+            self._waiting.append(frame)
+
+    return WorkerHost, "_send", send
+
+
 CODE_BUGS: dict[str, tuple[Callable[[], Bug], ...]] = {
     "unfit_taken": (_unfit_taken,),
     "divergence_unseen": (_divergence_unseen,),
@@ -58,4 +71,5 @@ CODE_BUGS: dict[str, tuple[Callable[[], Bug], ...]] = {
     "crashes_forgiven": (_crashes_forgiven,),
     "lost_run_forgotten": (_lost_run_forgotten,),
     "missing_code_fails": (_missing_code_fails,),
+    "frames_overtake": (_frames_overtake,),
 }

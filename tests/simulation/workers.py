@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 Definitions = Callable[[SimProcess], list[WorkflowDefinition]]
 _SLOTS = 8
 _START_S = 0.6
+_READY_S = 0.1
 _ANSWER_S = 0.004
-"""How long a start and a frame take, at most."""
+"""How long a start takes at most, then the first word, and a frame."""
 _APART_S = 1e-6
 """Frames keep their order; what is due at one instant need not."""
 _PING_S = 2.0
@@ -160,7 +161,9 @@ class SimWorkerHost(WorkerHost):
 
         worker.send = answer
         owner.process.enter(partial(self._session, tell))
-        worker.out.put(say.Ready(say.VERSION, 0, None))
+        ready = say.Ready(say.VERSION, 0, None)
+        assert world.workers is not None
+        process.call_later(_READY_S * world.workers.chance.random(), worker.out.put, ready)
 
     def die(self, blamed: list[Blame], how: str) -> None:
         """Its process ends; the shard hears of it when it has heard the rest."""
