@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 from toque.runtime.codec import decode_json
+from toque.runtime.limits import STEP_INTERRUPTIONS_MAX
 
 from .making import Script, forks_of, lengths_of, shields_of, steps_of
 from .program import CLEANUP, DOOM, EVENT_TYPES, HAS_UNDO, MAY_FAIL, undo_name
@@ -127,8 +128,9 @@ class Errand:
         doomed = self.script.doomed
         hold(
             "a program ends as it must",
-            view.status == ("errored" if doomed else "complete")
-            and (view.error.name == DOOM if doomed else view.error is None),
+            (view.status == ("errored" if doomed else "complete"))
+            and (view.error.name == DOOM if doomed else view.error is None)
+            or self._is_cut_off(view),
             f"{self.id}: {view.status} {view.error} {view.params!r}",
         )
         if view.status == "complete":
@@ -141,6 +143,17 @@ class Errand:
         if true_clocks:
             self._judge_timeouts(view)
             self._judge_sleeps(view)
+
+    def _is_cut_off(self, view: Any) -> bool:
+        """Whether attempts of a step were cut off so often that toque gave it up: one shard after
+        the other found its disk full, say."""
+        if view.error is None or view.error.name != "StepInterrupted":
+            return False
+        for step in view.steps:
+            begun = self._bodies.of(self.run, view.run_id, _plain(step))
+            if sum(body.end_s is None for body in begun) > STEP_INTERRUPTIONS_MAX:
+                return True
+        return False
 
     def _judge_lives(self) -> None:
         """Each restart that was asked for, and each continuation, made one life at most."""
