@@ -128,8 +128,10 @@ class Errand:
         doomed = self.script.doomed
         hold(
             "a program ends as it must",
-            (view.status == ("errored" if doomed else "complete"))
-            and (view.error.name == DOOM if doomed else view.error is None)
+            (
+                (view.status == ("errored" if doomed else "complete"))
+                and (view.error.name == DOOM if doomed else view.error is None)
+            )
             or self._is_cut_off(view),
             f"{self.id}: {view.status} {view.error} {view.params!r}",
         )
