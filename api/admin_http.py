@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..engines.durations import duration_ms
+from ..engines.durations import json_duration_ms
 from ..gatekeeper.messages import AccountInfo
 from ..gatekeeper.refusals import AccountNotFound
 from ..runtime import limits
@@ -167,7 +167,7 @@ class AdminRoutes:
             request.account,
             body.name,
             body.scope,
-            expires_in_ms=duration_ms(life, "expires_in") if isinstance(life, str) else life,
+            expires_in_ms=None if life is None else _life_ms(life),
             request_id=_key_of(request),
         )
         return shapes.answer(admin_shapes.token_shape(made))
@@ -207,6 +207,12 @@ class AdminRoutes:
         change = admin_shapes.limits_change(body)
         found = await self._plane.limits.of_workflow(request.account, request.words[0], change)
         return shapes.answer(admin_shapes.workflow_limits(found))
+
+
+def _life_ms(given: int | str) -> int:
+    """How long a token is to be valid."""
+    least, most = limits.TOKEN_LIFE_MIN_MS, limits.TOKEN_LIFE_MAX_MS
+    return json_duration_ms(given, "expires_in", min_ms=least, max_ms=most)
 
 
 def _key_of(request: Request) -> str | None:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..engines.durations import duration_ms
 from ..gatekeeper.messages import AccountInfo, LimitsChange, TokenRecord
 from ..gatekeeper.planes import Plane
 from ..runtime import limits
@@ -17,6 +16,7 @@ from ..runtime.codec import Whole
 from .account_limits import AccountLimits, WorkflowLimits
 from .accounts import NewToken
 from .auth import Principal
+from .requests import kept_ms
 from .shapes import iso
 
 
@@ -186,7 +186,7 @@ def limits_change(body: AccountLimitsBody) -> LimitsChange:
     given = {name: getattr(body, name) for name in body.__struct_fields__}
     for name in ("success_retention", "error_retention"):
         value = given.pop(name)
-        given[f"{name}_ms"] = duration_ms(value, name) if isinstance(value, str) else value
+        given[f"{name}_ms"] = value if value is msgspec.UNSET else kept_ms(value, name)
     if given.get("souschefs") == AUTO:
         given["souschefs"] = None
     return LimitsChange(**given)

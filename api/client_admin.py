@@ -166,7 +166,8 @@ class TokensClient(_Part):
             "scope": check.choice(scope, "scope", SCOPES),
         }
         if expires_in is not None:
-            ms = duration_ms(expires_in, "expires_in", min_ms=1, max_ms=10 * bounds.SLEEP_MAX_MS)
+            least, most = bounds.TOKEN_LIFE_MIN_MS, bounds.TOKEN_LIFE_MAX_MS
+            ms = duration_ms(expires_in, "expires_in", min_ms=least, max_ms=most)
             body["expires_in"] = ms
         words = ["accounts", self._account(account), "tokens"]
         return await self._backend.manage(

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from ..engines.durations import duration_ms
 from ..gatekeeper.messages import (
     Deployed,
     DeployedWorkflow,
@@ -19,7 +18,7 @@ from ..gatekeeper.messages import (
 )
 from ..runtime.codec import Whole
 from .deploys import Scripts
-from .requests import RetentionBody
+from .requests import RetentionBody, kept_ms
 from .shapes import iso
 
 
@@ -104,14 +103,10 @@ def limits_of(body: WorkflowBody) -> LimitsChange:
     given: dict[str, Any] = {
         "running_max": body.concurrency.limit if body.concurrency is not None else None,
         "steps": body.limits.steps if body.limits is not None else None,
-        "success_retention_ms": _kept_ms(kept.success_retention, "success_retention"),
-        "error_retention_ms": _kept_ms(kept.error_retention, "error_retention"),
+        "success_retention_ms": kept_ms(kept.success_retention, "success_retention"),
+        "error_retention_ms": kept_ms(kept.error_retention, "error_retention"),
     }
     return LimitsChange(**{name: value for name, value in given.items() if value is not None})
-
-
-def _kept_ms(value: int | str | None, what: str) -> int | None:
-    return duration_ms(value, what) if isinstance(value, str) else value
 
 
 def deploy_shape(found: Deployed) -> DeployShape:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..engines.durations import duration_ms
+from ..engines.durations import json_duration_ms
 from ..runtime import limits
 from . import migration_shapes, requests, shapes
 from .auth import ADMIN, READ
@@ -51,10 +51,9 @@ class MigrationRoutes:
         requests.parse_query(request.query, ())
         known = migration_shapes.StartBody.__struct_fields__
         after = requests.decode(_start_body, await request.body() or b"{}", known).start_in
-        if isinstance(after, str):
-            after = duration_ms(after, "start_in", max_ms=limits.MIGRATION_START_MAX_MS)
+        after_ms = json_duration_ms(after or 0, "start_in", max_ms=limits.MIGRATION_START_MAX_MS)
         found = await self._migrations.start(
-            request.account, in_ms=after or 0, request_id=_key_of(request)
+            request.account, in_ms=after_ms, request_id=_key_of(request)
         )
         return shapes.answer(migration_shape(found))
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
-from ..engines.durations import duration_ms, is_duration
+from ..engines.durations import duration_ms, is_duration, json_duration_ms
 from ..engines.views import Retention
 from ..runtime import limits
 from ..runtime.codec import NULL, Whole, check_json, json_fault
@@ -151,15 +151,16 @@ def _retention(body: RetentionBody | None) -> Retention | None:
     if body is None:
         return None
     return (
-        _kept_ms(body.success_retention, "success_retention"),
-        _kept_ms(body.error_retention, "error_retention"),
+        kept_ms(body.success_retention, "success_retention"),
+        kept_ms(body.error_retention, "error_retention"),
     )
 
 
-def _kept_ms(given: int | str | None, what: str) -> int | None:
-    if isinstance(given, str):
-        return duration_ms(given, what, max_ms=limits.RETENTION_MAX_MS)
-    return given
+def kept_ms(given: int | str | None, what: str) -> int | None:
+    """How long instances are kept, in ms, as a body gives it; None stays None."""
+    if given is None:
+        return None
+    return json_duration_ms(given, what, max_ms=limits.RETENTION_MAX_MS)
 
 
 def parse_create(body: bytes) -> NewInstance:

@@ -53,19 +53,70 @@ def duration_ms(value: object, what: str, *, min_ms: int = 0, max_ms: int = SLEE
     """
     exact = _exact_ms(value)
     if exact is None or math.isnan(exact):
-        raise InvalidArgument(
-            f"{what} is {shown(value)}, which is no duration. Wrong: 'soon', None. Right: "
-            "timedelta(minutes=5), '5 minutes', '500 ms', or a number of seconds, such as 300."
-        )
-    whole = math.ceil(exact - 1e-6)
-    if not min_ms <= whole <= max_ms:
-        is_far = abs(whole) >= _FAR_MS
-        hint = "" if is_a(value, str) else " (A plain number is in seconds: 0.5 is half a second.)"
-        raise InvalidArgument(
-            f"{what} is {shown(value)}, that is {'beyond all bounds' if is_far else f'{whole} ms'}"
-            f"; it must be from {min_ms} ms to {max_ms} ms.{hint}"
-        )
-    return whole
+        is_text = plain(value) is not None
+        more = "" if is_text else ", timedelta(minutes=5), or a number of seconds, such as 300"
+        raise _no_duration(value, what, more)
+    hint = "" if is_a(value, str) else " (A plain number is in seconds: 0.5 is half a second.)"
+    return _bounded(math.ceil(exact - 1e-6), value, what, (min_ms, max_ms), hint)
+
+
+def json_duration_ms(
+    value: int | str, what: str, *, min_ms: int = 0, max_ms: int = SLEEP_MAX_MS
+) -> int:
+    """A duration as a JSON body gives it: a text, or a whole number of milliseconds.
+
+    Args:
+        value, what, min_ms, max_ms: as of `duration_ms`.
+
+    Raises:
+        InvalidArgument
+
+    >>> json_duration_ms("5 minutes", "start_in"), json_duration_ms(1500, "start_in")
+    (300000, 1500)
+    """
+    bounds = min_ms, max_ms
+    if isinstance(value, int):
+        return _bounded(value, value, what, bounds, " (A number is in milliseconds.)")
+    ms = _text_ms(value)
+    if math.isnan(ms):
+        more = ", or a number (no text) of milliseconds, such as 300000"
+        raise _no_duration(value, what, more)
+    return _bounded(math.ceil(_near(ms) - 1e-6), value, what, bounds, "")
+
+
+def told_ms(ms: int) -> str:
+    """A duration as people read it.
+
+    >>> told_ms(30 * 86_400_000), told_ms(90_000), told_ms(1_500), told_ms(0)
+    ('30 days', '90 s', '1.5 s', '0 s')
+    """
+    for unit_ms, one in ((DAY_MS, "day"), (HOUR_MS, "hour"), (MINUTE_MS, "minute")):
+        if ms and ms % unit_ms == 0:
+            number = ms // unit_ms
+            return f"{number} {one}{'' if number == 1 else 's'}"
+    if ms % SECOND_MS and abs(ms) < SECOND_MS:
+        return f"{ms} ms"
+    return f"{ms / SECOND_MS:.3f}".rstrip("0").rstrip(".") + " s"
+
+
+def _no_duration(value: object, what: str, more: str) -> InvalidArgument:
+    """Say what is right where it was given: a text always is, `more` is what else may be given."""
+    return InvalidArgument(
+        f"{what} is {shown(value)}, which is no duration. "
+        f"Right: '5 minutes', '30s', '500 ms'{more}."
+    )
+
+
+def _bounded(whole: int, value: object, what: str, bounds: tuple[int, int], hint: str) -> int:
+    least, most = bounds
+    if least <= whole <= most:
+        return whole
+    if abs(whole) >= _FAR_MS:
+        told = " (beyond all bounds)"
+    else:
+        told = "" if is_a(value, str) else f" ({told_ms(whole)})"
+    limit = f"at most {told_ms(most)}" if whole > most else f"at least {told_ms(least)}"
+    raise InvalidArgument(f"{what} is {shown(value)}{told}; it must be {limit}.{hint}")
 
 
 def is_duration(value: object) -> bool:

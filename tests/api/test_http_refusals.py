@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,9 +13,13 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from toque.api.admin_http import _life_ms
+from toque.api.admin_shapes import AccountLimitsBody, limits_change
 from toque.api.changes import STATUS_CHANGES
+from toque.api.deploy_shapes import WorkflowBody, limits_of
+from toque.api.requests import RetentionBody, parse_create
 from toque.runtime import limits
-from toque.runtime.errors import Overloaded
+from toque.runtime.errors import InvalidArgument, Overloaded
 
 BASE = "/client/v4/accounts/default/workflows"
 AUTH = {"Authorization": "Bearer dev-token"}
@@ -452,3 +456,45 @@ async def test_params_as_a_string_are_json_text(plane: Any) -> None:
         ):
             await call("POST", CREATE, b'{"instance_id":"i%d","params":%b}' % (n, sent))
             assert plane.router.engine(f"i{n}").view.params == kept
+
+
+TEXTS = (
+    "Right: '5 minutes', '30s', '500 ms', or a number (no text) of milliseconds, such as 300000."
+)
+
+
+def test_a_duration_in_a_body_is_refused_with_what_is_right_there() -> None:
+    """A number means milliseconds there, and seconds in Python."""
+    far, month = 900 * limits.DAY_MS, "it must be at most 30 days."
+    bodies: list[tuple[Callable[[Any], Any], str, str]] = [
+        (_created, "success_retention", month),
+        (_limited, "success_retention", month),
+        (_registered, "error_retention", month),
+        (_life_ms, "expires_in", ""),
+    ]
+    for take, name, most in bodies:
+        for wrong in ("3 dogs", "300"):
+            with pytest.raises(InvalidArgument) as refused:
+                take(wrong)
+            assert f"{name} is '{wrong}', which is no duration. {TEXTS}" in refused.value.message
+        for given, told in ("900 days", "'900 days'"), (far, f"{far} (900 days)"):
+            if most:
+                with pytest.raises(InvalidArgument) as refused:
+                    take(given)
+                assert f"{name} is {told}; {most}" in refused.value.message
+    with pytest.raises(InvalidArgument, match=r"4 \(4 ms\); it must be at least 1 s. \(A number i"):
+        _life_ms(4)
+
+
+def _created(given: Any) -> Any:
+    body = {"instance_retention": {"success_retention": given}}
+    return parse_create(json.dumps(body).encode())
+
+
+def _limited(given: Any) -> Any:
+    return limits_change(AccountLimitsBody(success_retention=given))
+
+
+def _registered(given: Any) -> Any:
+    kept = RetentionBody(error_retention=given)
+    return limits_of(WorkflowBody("Order", "shop", default_retention=kept))

@@ -74,6 +74,24 @@ def test_what_is_no_duration_is_refused_with_an_example(given: Any) -> None:
         duration_ms(given, "timeout of step 'x'")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("3 dogs", "d is '3 dogs', which is no duration. Right: '5 minutes', '30s', '500 ms'."),
+        (None, "'500 ms', timedelta(minutes=5), or a number of seconds, such as 300."),
+        ("900 days", "d is '900 days'; it must be at most 30 days."),
+        (900 * 86_400, "d is 77760000 (900 days); it must be at most 30 days. (A plain number is"),
+        (timedelta(days=31), "(31 days); it must be at most 30 days."),
+        (-1, "d is -1 (-1 s); it must be at least 1 ms."),
+        (10**400, "(beyond all bounds); it must be at most 30 days."),
+    ],
+)
+def test_a_refused_duration_is_told_in_words(given: Any, told: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        duration_ms(given, "d", min_ms=1, max_ms=30 * limits.DAY_MS)
+    assert told in refused.value.message
+
+
 def test_instants() -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     assert instant_ms(at, "i") == instant_ms(at.timestamp(), "i") == 1_893_456_000_000
