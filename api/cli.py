@@ -96,6 +96,7 @@ app = typer.Typer(
     cls=LazyGroup,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

@@ -42,15 +42,22 @@ class Selection:
         list[str] | None,
         typer.Argument(metavar="ID", help="Ids; 'latest': the newest; '-': from stdin."),
     ] = None
-    status: Annotated[list[str] | None, typer.Option(help="All of this status; repeatable.")] = None
+    status: Annotated[
+        list[str] | None, typer.Option(help="All of this status; more with commas, or again.")
+    ] = None
     prefix: Annotated[str | None, typer.Option(help="All whose id begins so.")] = None
     everything: Annotated[bool, typer.Option("--all", help="All.")] = False
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False
 
     @property
+    def statuses(self) -> list[str]:
+        """The statuses, each by itself."""
+        return statuses_of(self.status)
+
+    @property
     def matching(self) -> bool:
         """Whether instances are matched, not named."""
-        return bool(self.status or self.prefix or self.everything)
+        return bool(self.statuses or self.prefix or self.everything)
 
     def check(self) -> None:
         """Refuse what is not one of both."""
@@ -62,9 +69,14 @@ class Selection:
 
     def confirm(self, what: str) -> None:
         """Ask whether all that matches is meant."""
-        words = [f"of status {' or '.join(self.status)}"] if self.status else []
+        words = [f"of status {' or '.join(self.statuses)}"] if self.statuses else []
         words += [f"whose id begins with {self.prefix}"] if self.prefix else []
         confirm(f"{what} all instances {' and '.join(words)}".rstrip(), yes=self.yes)
+
+
+def statuses_of(given: list[str] | None) -> list[str]:
+    """The statuses that `--status` was given: again and again, or with commas between."""
+    return [each.strip() for text in given or () for each in text.split(",") if each.strip()]
 
 
 def confirm(what: str, *, yes: bool) -> None:
@@ -134,7 +146,7 @@ async def _named(
 async def _matching(
     client: Client, workflow: str, selection: Selection, wanted: Change | None
 ) -> AsyncIterator[BatchChanges]:
-    status, prefix = selection.status or None, selection.prefix or ""
+    status, prefix = selection.statuses or None, selection.prefix or ""
     if wanted is not None:
         async for done in client.change_matching(workflow, wanted, status=status, prefix=prefix):
             yield done

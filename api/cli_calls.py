@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,12 +20,24 @@ import msgspec
 import typer
 
 from ..runtime.codec import json_fault
-from ..runtime.errors import InvalidArgument, InvalidPayload
+from ..runtime.errors import (
+    InvalidArgument,
+    InvalidPayload,
+    ServerUnreachable,
+    ToqueError,
+    Unauthorized,
+    WorkflowNotFound,
+)
+from .cli_config import DATA_DEFAULT, Sources
+from .cli_exits import NotInTime, print_interrupted
 from .cli_flags import Flags, Output, flags_command
 from .cli_output import print_json
 from .client import Client
 from .client_http import connect
+from .client_instance import Instance
+from .client_values import InstanceStatus
 from .requests import parse_duration
+from .settings import hidden
 
 Work = TypeVar("Work", bound=Callable[..., Awaitable[None]])
 Workflow = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")]
@@ -92,7 +106,59 @@ async def _called(flags: Flags, work: Callable[..., Awaitable[None]], options: A
         timeout=found.value("timeout"),
     )
     async with client:
-        await work(Call(client, output), **options)
+        try:
+            await work(Call(client, output), **options)
+        except ServerUnreachable as error:
+            raise _not_reached(found, error) from None
+        except Unauthorized as error:
+            raise _not_known(found, error) from None
+        except WorkflowNotFound as error:
+            raise await _nearest(client, options.get("workflow"), error) from None
+
+
+def _not_reached(found: Sources, error: ServerUnreachable) -> ServerUnreachable:
+    """That no server is there, by where its url comes from."""
+    if not found.url_is_of_dev:
+        return ServerUnreachable(f"{error} (the url comes from {found.found['url'].origin})")
+    folder = found.dev.parent
+    shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    data = "" if shown == DATA_DEFAULT else f" --data {shlex.quote(str(shown))}"
+    return ServerUnreachable(
+        f"no connection to {found.url}: the 'toque dev' of {shown} does not run any more. Start it "
+        f"again with 'toque dev APP.py{data}', or name another server with --url or TOQUE_URL."
+    )
+
+
+def _not_known(found: Sources, error: Unauthorized) -> Unauthorized:
+    """That a token is not known, by where it comes from."""
+    token, origin = found.found["token"]
+    if token is None:
+        return Unauthorized(
+            f"{found.url} asks for a token, and none is set. Set TOQUE_TOKEN or a profile."
+        )
+    return Unauthorized(
+        f"{found.url} does not know the token {hidden(token)}, which comes from {origin}: it was "
+        "revoked, has expired, or is another server's.",
+        error.data,
+    )
+
+
+async def _nearest(client: Client, name: object, error: WorkflowNotFound) -> WorkflowNotFound:
+    """That there is no such workflow, with the nearest that there is."""
+    try:
+        there = [each.name for each in await client.list_workflows()]
+    except ToqueError:
+        return error
+    by_case = {each.casefold(): each for each in there}
+    near = get_close_matches(str(name).casefold(), by_case, n=1)
+    hint = f" Did you mean {by_case[near[0]]!r}?" if near else ""
+    more = ", ..." if len(there) > _NAMES_TOLD else ""
+    known = f" There is {', '.join(there[:_NAMES_TOLD])}{more}." if there else ""
+    told = str(error).rstrip(".")
+    return WorkflowNotFound(f"{told}.{hint or known}", error.data)
+
+
+_NAMES_TOLD = 5
 
 
 def payload(text: str | None, what: str) -> Any:
@@ -117,6 +183,29 @@ def payload(text: str | None, what: str) -> Any:
 def seconds(text: str | None) -> float | None:
     """The seconds of a duration such as `30s`."""
     return None if text is None else parse_duration(text, "timeout") / 1000
+
+
+async def waited(call: Call, instance: Instance, timeout_s: float | None) -> InstanceStatus:
+    """The status of an instance when it has ended. If the wait is broken off, it is told of.
+
+    Raises:
+        NotInTime: it had not ended in time.
+    """
+    name, workflow = instance.id, instance.workflow
+    hint = f"it goes on: 'toque instances wait {workflow} {name}' waits for it."
+    try:
+        return await instance.wait(timeout_s)
+    except TimeoutError:
+        status = "" if instance.last is None else instance.last.status
+        told = f"instance {name!r} of {workflow!r} is {status} after {timeout_s:g} s; {hint}"
+        raise NotInTime(told, {"id": name, "workflow": workflow, "status": status}) from None
+    except asyncio.CancelledError:  # Ctrl-C
+        print_interrupted(
+            f"instance {name!r} of {workflow!r} is not waited for any more; {hint}",
+            {"id": name, "workflow": workflow},
+            as_json=call.as_json,
+        )
+        raise
 
 
 async def resolved(client: Client, workflow: str, instance_id: str) -> str:

@@ -59,16 +59,23 @@ class Sources(msgspec.Struct, frozen=True):
         project: the project's file, if there is one.
         config: the person's own file, whether it is there or not.
         dev: the dev file, whether it is there or not.
+        dev_origin: what a setting comes from if it comes from there.
     """
 
     found: dict[str, Found]
     project: Path | None
     config: Path
     dev: Path
+    dev_origin: str = ""
 
     def value(self, name: str) -> str | None:
         """A setting's value."""
         return self.found[name].value
+
+    @property
+    def url_is_of_dev(self) -> bool:
+        """Whether the url is what a `toque dev` has left."""
+        return bool(self.dev_origin) and self.found["url"].origin == self.dev_origin
 
     @property
     def url(self) -> str:
@@ -114,13 +121,15 @@ def find_settings(
         values = _moved(profile_of(own, profile, str(config)), config.parent)
         places.append(Place(f"profile {profile!r} of {config}", values, True))
     data = here / (resolve(places)["data"].value or DATA_DEFAULT)
-    dev = read_dev_file(data)
+    dev, dev_origin = read_dev_file(data), ""
     if dev is not None:
+        dev_origin = _shown(data / DEV_FILE, here)
         values = {"url": dev.url, "token": dev.token}
         if resolve(places)["url"].value in (None, dev.url):
             values["account"] = dev.account
-        places.append(Place(_shown(data / DEV_FILE, here), values, True))
-    return Sources(resolve(places), project[0] if project else None, config, data / DEV_FILE)
+        places.append(Place(dev_origin, values, True))
+    there = None if project is None else project[0]
+    return Sources(resolve(places), there, config, data / DEV_FILE, dev_origin)
 
 
 def config_path(environment: Mapping[str, str] | None = None) -> Path:

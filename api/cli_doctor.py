@@ -3,7 +3,8 @@
 A directory that is named with `--data` and that nobody has open is looked at under its lock, and
 with `--fix` mended where that is safe. If it is in use, only the server that its own dev file names
 is asked: any other is another's. Without `--data`, or with `--url`, the server that the settings
-name is asked, with an operator's token. `--accept-loss SHARD` lets the store of a stopped directory
+name is asked, with an operator's token; if they name none but what a `toque dev` has left, its
+directory is looked at in the same way. `--accept-loss SHARD` lets the store of a stopped directory
 go on without what it lacks, and keeps a record of it there. Exit codes: 0 nothing is wrong (any
 more), 1 something is.
 """
@@ -29,7 +30,7 @@ from ..runtime.datadir import (
 )
 from ..runtime.entropy import SystemEntropy
 from ..runtime.errors import DataDirFormat, DataDirInUse, InvalidArgument
-from .cli_config import read_dev_file
+from .cli_config import Sources, read_dev_file
 from .cli_exits import FAILED
 from .cli_flags import Flags, Output, flags_command, new_app
 from .cli_output import print_json, print_table
@@ -64,19 +65,31 @@ def doctor(
             raise InvalidArgument("--accept-loss is for a stopped directory; name it with --data.")
         what = accept_lost(flags.data, accept)
         print(f"accepted for shard {accept}: {what}.", file=sys.stderr)
-    if flags.data is not None and flags.url is None:
+    folder = flags.data if flags.url is None else None
+    if folder is None and fix:
+        raise InvalidArgument("--fix mends a stopped directory; name it with --data DIR.")
+    if folder is None:
+        folder = _left_behind(flags.settled())
+    if folder is not None:
         try:
-            found = look_at(flags.data, fix)
+            found = look_at(folder, fix)
+            if flags.data is None:
+                print(f"no server has {folder} open: this is what it holds.", file=sys.stderr)
         except DataDirInUse as busy:
             if fix:
                 raise  # what runs is not to be changed behind its back
-            found = _holder_of(flags.data, busy)
-    elif fix:
-        raise InvalidArgument("--fix mends a stopped directory; name it with --data DIR.")
+            found = _holder_of(folder, busy)
     else:
         found = asyncio.run(_running(flags))
     _print(found, flags.output or Output.TABLE)
     raise typer.Exit(FAILED if any(not each.fixed and not each.note for each in found) else 0)
+
+
+def _left_behind(settled: Sources) -> Path | None:
+    """The directory that is meant when neither it nor a server is named: that of `toque dev`."""
+    is_named = settled.value("url") is not None and not settled.url_is_of_dev
+    folder = settled.dev.parent
+    return folder if not is_named and (folder / SETTINGS_FILE).exists() else None
 
 
 def look_at(folder: Path, fix: bool) -> list[Told]:

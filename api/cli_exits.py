@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -104,13 +105,32 @@ def _kinds(kind: type[ToqueError]) -> Iterator[type[ToqueError]]:
     yield kind
 
 
+class NotInTime(TimeoutError):
+    """What was waited for was not there in time. `data`: typed details, JSON-like."""
+
+    def __init__(self, message: str, data: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.data = data
+
+
 def print_error(error: BaseException, *, as_json: bool) -> int:
     """Tell an error on stderr; gives the exit code."""
     if as_json and isinstance(error, (ToqueError, TimeoutError)):
         code = error.code if isinstance(error, ToqueError) else "timeout"
-        data = error.data if isinstance(error, ToqueError) else {}
-        told = {"error": {"code": code, "message": str(error), "data": data}}
+        _tell(code, str(error), getattr(error, "data", {}), as_json=True)
+    else:
+        _tell("", str(error) or type(error).__name__, {}, as_json=False)
+    return exit_code(error)
+
+
+def print_interrupted(message: str, data: dict[str, Any], *, as_json: bool) -> None:
+    """Tell on stderr what Ctrl-C has left behind."""
+    _tell("interrupted", message, data, as_json=as_json)
+
+
+def _tell(code: str, message: str, data: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        told = {"error": {"code": code, "message": message, "data": data}}
         sys.stderr.write(msgspec.json.encode(told).decode() + "\n")
     else:
-        sys.stderr.write(f"toque: {str(error) or type(error).__name__}\n")
-    return exit_code(error)
+        sys.stderr.write(f"toque: {message}\n")

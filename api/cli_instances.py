@@ -5,6 +5,8 @@ What acts on several tells of each, and exits with an error if one is refused.
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import Annotated
 
 import typer
@@ -14,7 +16,7 @@ from ..runtime.errors import InvalidArgument
 from . import cli_exits
 from . import cli_output as output
 from .changes import Change, StepRef
-from .cli_bulk import Selection, bar, change, creates_of_file
+from .cli_bulk import Selection, bar, change, creates_of_file, statuses_of
 from .cli_calls import (
     Call,
     Id,
@@ -24,7 +26,9 @@ from .cli_calls import (
     resolved,
     seconds,
     server_command,
+    waited,
 )
+from .cli_exits import print_interrupted
 from .cli_flags import new_app
 from .cli_live import follow as follow_events
 from .client_values import CreateProgress, InstanceLine
@@ -46,22 +50,21 @@ async def create(
         raise InvalidArgument("--timeout says how long --wait waits; give --wait too.")
     value = payload(params, "params")
     whole = seconds(timeout)
-    first = min(limits.WAIT_DEFAULT_MS / 1000 if whole is None else whole, _WAIT_MAX_S)
-    instance = await call.client.create_instance(
-        workflow, instance_id, value, wait=first if wait else None
-    )
-    status = instance.last
-    if wait and (status is None or not status.finished):
-        await instance.wait(None if whole is None else max(0.0, whole - first))
+    # Not waited for in the same call: its id would not be known when the wait is broken off.
+    try:
+        instance = await call.client.create_instance(workflow, instance_id, value)
+    except asyncio.CancelledError:  # Ctrl-C
+        told = f"it may have been made: 'toque instances list {workflow}' shows it."
+        print_interrupted(f"no answer has come yet; {told}", {}, as_json=call.as_json)
+        raise
     if wait:
+        await waited(call, instance, whole)
         status = await instance.status()  # whole, with its params and steps
-    if wait and status is not None:
-        told = status
-        call.show(status, lambda: output.print_instance(workflow, told), [instance.id])
+        call.show(status, lambda: output.print_instance(workflow, status), [instance.id])
         if not status.success:
             raise typer.Exit(cli_exits.FAILED)
     else:
-        call.show(status, lambda: print(instance.id), [instance.id])
+        call.show(instance.last, lambda: print(instance.id), [instance.id])
 
 
 @server_command(app, "create-many")
@@ -113,14 +116,13 @@ async def create_many(
         raise typer.Exit(cli_exits.exit_code_of_many(bad, some_done=some_done))
 
 
-_WAIT_MAX_S = limits.WAIT_MAX_MS / 1000
-
-
 @server_command(app, "list")
 async def list_instances(
     call: Call,
     workflow: Workflow,
-    status: Annotated[list[str] | None, typer.Option(help="Only this; repeatable.")] = None,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Only this; more with commas, or again.")
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Only those whose id begins so.")] = "",
     limit: Annotated[int, typer.Option(min=0, help="Lines at most; 0: all.")] = 50,
     oldest_first: Annotated[bool, typer.Option("--oldest-first")] = False,
@@ -129,16 +131,20 @@ async def list_instances(
     found: list[InstanceLine] = []
     lines = call.client.list_instances(
         workflow,
-        status=status or (),
+        status=statuses_of(status),
         prefix=prefix,
         direction="asc" if oldest_first else "desc",
         per_page=min(limit or limits.PER_PAGE_MAX, limits.PER_PAGE_MAX),
     )
+    has_more = False
     async for line in lines:
-        found.append(line)
-        if len(found) == limit:
+        if limit and len(found) == limit:
+            has_more = True
             break
+        found.append(line)
     call.show(found, lambda: output.print_lines(found), (each.id for each in found))
+    if has_more and not call.as_json:
+        sys.stderr.write(f"toque: there are more than {limit}; --limit 0 lists all.\n")
 
 
 @server_command(app)
@@ -173,7 +179,7 @@ async def wait_for(
 ) -> None:
     """Wait for an instance's end; exit code 1 if it is not complete."""
     found = await resolved(call.client, workflow, instance_id)
-    status = await call.client.instance(workflow, found).wait(seconds(timeout))
+    status = await waited(call, call.client.instance(workflow, found), seconds(timeout))
     call.show(status, lambda: output.print_instance(workflow, status), [found])
     if not status.success:
         raise typer.Exit(cli_exits.FAILED)

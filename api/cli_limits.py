@@ -5,6 +5,7 @@ A change is in effect at once; `default` gives a limit back its default.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import msgspec
@@ -20,6 +21,7 @@ from .client_values import AccountLimits, WorkflowLimits
 app = new_app("Show and change limits.")
 Workflow = Annotated[str | None, typer.Argument(metavar="WORKFLOW", help="None: of the account.")]
 DEFAULT = "default"
+AUTO = "auto"
 
 
 def _shown(call: Call, found: AccountLimits | WorkflowLimits) -> None:
@@ -30,6 +32,8 @@ def _shown(call: Call, found: AccountLimits | WorkflowLimits) -> None:
 def _told(name: str, value: Any) -> str:
     if value is None:
         return DEFAULT
+    if name == "running_max" and value == 0:
+        return "none of its own"
     return f"{value / 86_400_000:g} days" if name.endswith("retention") else str(value)
 
 
@@ -77,8 +81,9 @@ async def set_limits(
         return
     lost = [name for name in changes if name not in ACCOUNT_LIMITS]
     if lost:
+        word = lost[0].replace("_", "-")
         raise InvalidArgument(
-            f"{lost[0]} is of a workflow: name it. Right: 'toque limits set orders --{lost[0]} 2'."
+            f"--{word} is of a workflow: name it. Right: 'toque limits set orders --{word} 2'."
         )
     _shown(call, await limits.set(**changes))
 
@@ -88,4 +93,15 @@ def _value(name: str, text: str) -> Any:
         return None
     if name.endswith("retention"):
         return text
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
+    if name == "souschefs" and text == AUTO:
+        return text
+    if not _WHOLE.fullmatch(text):
+        also = f", {AUTO!r}" if name == "souschefs" else ""
+        raise InvalidArgument(
+            f"--{name.replace('_', '-')} {text!r:.80} must be a whole number from 0 on{also}, or "
+            f"{DEFAULT!r} for the default again."
+        )
+    return int(text)
+
+
+_WHOLE = re.compile(r"[0-9]{1,15}")

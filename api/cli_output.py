@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -60,10 +60,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in _WHOLE)
     for row in rows:
         table.add_row(*row)
     _print(table)
+
+
+_WHOLE = {"START", "END", "CREATED", "ENDED", "MODIFIED", "TYPE", "ATTEMPTS", "STATUS"}
+"""Columns that are not folded, however narrow a terminal is."""
 
 
 def _print(table: Table) -> None:
@@ -177,19 +181,33 @@ def print_instance(workflow: str, status: InstanceStatus) -> None:
     for name, value in facts:
         grid.add_row(f"[bold]{name}[/]", value)
     _print(grid)
+    terminal = Console()
+    is_narrow = terminal.is_terminal and terminal.width < _WIDTH_OF_TIMES
+
+    def clock(at: str) -> str:
+        """A time of a step; at a narrow terminal the day only if it is another."""
+        if not is_narrow:
+            return at
+        same = at[:10] == (status.created_on or "")[:10]
+        return at[11:23] if same else at[5:19].replace("T", " ")
+
     if status.steps:
         _table(
             ("STEP", "TYPE", "STATE", "ATTEMPTS", "START", "END", "RESULT"),
-            (_step_row(step) for step in status.steps),
+            (_step_row(step, clock) for step in status.steps),
         )
 
 
-def _step_row(step: StepStatus) -> tuple[str, ...]:
+_WIDTH_OF_TIMES = 130
+"""A terminal of so many columns has room for whole times."""
+
+
+def _step_row(step: StepStatus, clock: Callable[[str], str]) -> tuple[str, ...]:
     has_attempts = step.type in ("step", "rollback")
     if has_attempts:
         state = {True: "complete", False: "errored", None: "running"}[step.success]
         if step.success is None and step.retry_at:
-            state = f"retries at {step.retry_at}"
+            state = f"retries at {clock(step.retry_at)}"
     elif step.type == "termination":
         state = "terminated"
     elif step.error is not None:
@@ -206,8 +224,8 @@ def _step_row(step: StepStatus) -> tuple[str, ...]:
         step.type,
         coloured(state),
         attempts,
-        step.start,
-        step.end or "-",
+        clock(step.start),
+        clock(step.end) if step.end else "-",
         result if failed is None else escape(result),
     )
 

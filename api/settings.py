@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from ..engines.durations import duration_ms
+from ..engines.durations import duration_ms, is_duration
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument, ToqueError
 from ..runtime.ids import check_account_id
@@ -49,8 +49,12 @@ def _url(text: str) -> str:
 
 
 def _duration(text: str) -> str:
-    duration_ms(float(text) if text.replace(".", "", 1).isdigit() else text, "it")
-    return text
+    is_number = text.isascii() and text.replace(".", "", 1).isdigit()
+    whole = f"{text} s" if is_number else text
+    if not is_duration(whole):
+        raise InvalidArgument("it is no duration")
+    duration_ms(whole, "it")
+    return whole
 
 
 def _token(text: str) -> str:

@@ -67,7 +67,8 @@ def _default(parameter: Any) -> str:
 
 
 def _words(option: Any) -> str:
-    names = ", ".join(f"`{name}`" for name in reversed(option.opts))
+    off = [name for name in option.secondary_opts if name.startswith("--no-")]
+    names = ", ".join(f"`{name}`" for name in [*reversed(option.opts), *off])
     return names + (", ..." if option.multiple else "")
 
 

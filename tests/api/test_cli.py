@@ -83,7 +83,11 @@ def test_create_and_wait_and_act(toque: Served) -> None:
     toque.plane.router.finishes_at_once = False
     late = toque("create", "orders", "--id", "one", "--wait", "--timeout", "50ms")
     assert late.exit_code == cli_exits.TOO_LATE
-    assert "queued after" in late.stderr
+    told = "toque: instance 'one' of 'orders' is queued after 0.05 s; it goes on"
+    assert late.stderr.startswith(told)
+    late = toque("instances", "wait", "orders", "one", "--timeout", "50ms", "--json")
+    assert late.exit_code == cli_exits.TOO_LATE
+    assert json.loads(late.stderr)["error"]["data"]["id"] == "one"
     sent = toque("instances", "send-event", "orders", "one", "go", "--payload", "{}")
     assert sent.exit_code == 0
     assert toque("instances", "terminate", "orders", "one").exit_code == 0
@@ -119,6 +123,13 @@ def test_a_rollback_shows_how_it_stands_as_a_step_does(capsys: pytest.CaptureFix
     ("words", "code", "told"),
     [
         (("create", "nothing"), 4, "there is no workflow 'nothing'"),
+        (("create", "nothing"), 4, "There is orders."),
+        (("create", "Order"), 4, "Did you mean 'orders'?"),
+        (("instances", "pause", "ORDERS", "a"), 4, "Did you mean 'orders'?"),
+        (("workflows", "list", "--token", "x"), 3, "which comes from --token"),
+        (("limits", "set", "--running-max", "-3"), 2, "--running-max '-3' must be a whole number"),
+        (("limits", "set", "orders", "--souschefs", "x"), 2, "from 0 on, 'auto', or 'default'"),
+        (("limits", "set", "--queued-max", "3"), 2, "'toque limits set orders --queued-max 2'"),
         (("workflows", "describe", "nothing"), 4, "there is no workflow"),
         (("instances", "describe", "orders", "nobody"), 4, "there is no instance"),
         (("instances", "describe", "orders", "latest"), 4, "there is no instance"),
@@ -157,9 +168,55 @@ def test_the_wrong_use_of_an_option_is_told(toque: Served) -> None:
     assert (many.exit_code, f"equal to {limits.SHARDS_MAX}" in many.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["TOQUE_TIMEOUT", "TOQUE_RETRY_FOR"])
+def test_a_setting_that_is_no_duration_is_told_once(toque: Served, name: str) -> None:
+    bad = toque("workflows", "list", env={name: "abc"})
+    key = name.removeprefix("TOQUE_").lower()
+    assert bad.exit_code == cli_exits.USAGE
+    assert bad.stderr.startswith(f"toque: {name}: {key} is 'abc', but it is no duration. Right: ")
+
+
+def test_where_no_server_is_the_origin_of_the_url_is_told(toque: Served) -> None:
+    gone = toque("workflows", "list", "--url", "http://127.0.0.1:1", env={"TOQUE_RETRY_FOR": "0"})
+    assert gone.exit_code == cli_exits.UNAVAILABLE
+    assert "the url comes from --url" in gone.stderr
+
+
+def test_statuses_may_stand_with_commas_and_what_is_left_out_is_told(toque: Served) -> None:
+    for name in ("a", "b", "c"):
+        toque("create", "orders", "--id", name)
+    toque("instances", "pause", "orders", "a")
+    words = ("instances", "list", "orders", "-o", "ids")
+    found = toque(*words, "--status", "queued, paused", "--limit", "3")
+    assert (sorted(found.stdout.split()), found.stderr) == (["a", "b", "c"], "")
+    cut = toque(*words, "--limit", "2")
+    assert (len(cut.stdout.split()), "--limit 0 lists all" in cut.stderr) == (2, True)
+    both = toque("instances", "pause", "orders", "--status", "queued,paused", "--yes")
+    assert len(both.stdout.splitlines()) + len(both.stderr.splitlines()) == 3
+
+
+def test_times_are_whole_at_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "80")
+    step = StepStatus(
+        "step", "charge the card-1", "2026-01-31T22:13:31.123Z", "2026-02-01T00:00:01.000Z",
+        success=True, output={"x": "y" * 60},
+    )  # fmt: skip
+    status = InstanceStatus("one", "complete", steps=[step], created_on="2026-01-31T22:13:30.000Z")
+    print_instance("orders", status)
+    shown = capsys.readouterr().out
+    assert "22:13:31.123" in shown
+    assert "02-01 00:00:01" in shown
+
+
 def test_the_version_and_the_usage(toque: Served) -> None:
     assert toque("--version").stdout.startswith("toque ")
     assert "--version" in toque().stdout
+    for words in (("-h",), ("instances", "-h"), ("instances", "list", "-h")):
+        assert (toque(*words).exit_code, "Usage:" in toque(*words).stdout) == (0, True)
 
 
 def test_a_table_that_is_piped_keeps_each_row_on_a_line(toque: Served) -> None:
@@ -187,7 +244,8 @@ def test_json_errors_and_tokens(toque: Served) -> None:
     found = toque("workflows", "list", token="wrong")
     assert (found.exit_code, found.stderr) == (
         cli_exits.REFUSED,
-        "toque: the token is not known; check TOQUE_TOKEN.\n",
+        f"toque: {toque.url} does not know the token ..., which comes from TOQUE_TOKEN: it was "
+        "revoked, has expired, or is another server's.\n",
     )
 
 

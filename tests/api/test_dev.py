@@ -86,7 +86,10 @@ def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
         assert json.loads((folder / DATA_DEFAULT / "dev.json").read_text())["token"] == before
     gone = toque(folder, "workflows", "list")
     assert gone.returncode == 7
-    assert "no connection" in gone.stderr
+    assert "'toque dev' of .toque/dev does not run any more" in gone.stderr
+    looked = toque(folder, "doctor")
+    assert (looked.returncode, looked.stdout) == (0, "Nothing is wrong.\n"), looked.stderr
+    assert "no server has" in looked.stderr
 
 
 @pytest.mark.parametrize(
@@ -178,6 +181,41 @@ def test_a_folder_whose_app_can_not_be_told_is_refused(tmp_path: Path) -> None:
     assert found.returncode == cli_exits.USAGE
     assert "one.py, two.py" in found.stderr
     assert not (tmp_path / DATA_DEFAULT).exists()
+
+
+WAITS = """
+import toque
+
+@toque.workflow
+async def waits(event, step):
+    await step.wait_for_event("go", "go")
+"""
+
+
+@pytest.mark.parametrize("words", [["create", "waits", "--wait"], ["instances", "wait"]])
+def test_who_stops_waiting_is_told_what_goes_on(folder: Path, words: list[str]) -> None:
+    (folder / "app.py").write_text(WAITS)
+    with serving(folder):
+        if words[0] == "instances":
+            toque(folder, "create", "waits", "--id", "z")
+            words = [*words, "waits", "z"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "toque.api.cli", *words],
+            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            listed = ""
+            while not listed:
+                listed = toque(
+                    folder, "instances", "list", "waits", "-o", "ids", "--status", "waiting"
+                ).stdout
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+        assert process.returncode == cli_exits.INTERRUPTED
+        if words[0] == "create":
+            assert f"'toque instances wait waits {listed.strip()}'" in errors
 
 
 SLOW = """
