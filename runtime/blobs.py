@@ -4,7 +4,8 @@ A file's name is the SHA-256 of its content, so the same content is kept once. A
 under a passing name, synced, and then renamed: what has its final name is whole and on disk, and
 only then may a row name it. What no row names is removed: at once when the last row goes (but not
 sooner than `linger_ms` after it was written, for its row may be on its way), and when the shard is
-opened. What a crash left half-written goes then, too.
+opened. What a crash left half-written goes then, too. What a body wrote that had been given up was
+never named; it goes when two looks, STREAM_SWEEP_MS apart, have found it so.
 
 Several processes may write (a shard's workers do); only the shard removes, and only it makes the
 folder: who does not find that is on a machine with another disk.
@@ -19,6 +20,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -194,7 +196,9 @@ class BlobCollector:
         self._loop = loop
         self._linger_ms = linger_ms
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._unnamed: set[str] = set()
         blobs.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._look_later()
 
     def release(self, names: Iterable[str]) -> None:
         """Rows that named these have been deleted, durably."""
@@ -207,6 +211,29 @@ class BlobCollector:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._looking.cancel()
+
+    def _look_later(self) -> None:
+        wait_s = limits.STREAM_SWEEP_MS / 1_000
+        self._looking: asyncio.Handle = self._loop.call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        former, self._unnamed = self._unnamed, set()
+        self._look_at(iter(self.blobs.names()), former)
+
+    def _look_at(self, names: Iterator[str], former: set[str]) -> None:
+        """Some of the names, then the rest: others of the shard have their turn in between."""
+        some = list(islice(names, limits.STREAM_SWEEP_NAMES))
+        for name in some:
+            if name not in self._timers and not self._is_named(name):
+                if name in former:
+                    self._collect(name)
+                else:
+                    self._unnamed.add(name)
+        if some:
+            self._looking = self._loop.call_soon(self._look_at, names, former)
+        else:
+            self._look_later()
 
     def _collect(self, name: str) -> None:
         self._timers.pop(name, None)
