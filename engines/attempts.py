@@ -14,10 +14,10 @@ from .claims import Claim
 from .failures import FAILED, INTERRUPTED, TIMED_OUT, RecordedError
 from .journal import DONE, PENDING, RUNNING, Record
 from .journal import FAILED as ENDED_BADLY
-from .outcomes import cut_off, out_of_time
+from .outcomes import cut_off, interrupted, out_of_time
 from .run_port import Outcome
 
-INTERRUPTION = RecordedError(INTERRUPTED, "StepInterrupted", "the process ended meanwhile")
+INTERRUPTION = interrupted("the process ended meanwhile")
 
 
 class Attempts(ABC):
@@ -29,9 +29,11 @@ class Attempts(ABC):
         starts, stops: attempts to start, ordinals of records whose bodies are to stop.
         in_flight: ordinals of records with something under way.
         now_ms: the time of the event that is handled.
+        interruption: the error of attempts that the end of the process has cut off.
     """
 
     outcome: Outcome | None
+    interruption = INTERRUPTION
 
     def __init__(self) -> None:
         self.dirty: dict[int, Record] = {}
@@ -114,7 +116,7 @@ class Attempts(ABC):
         """The process ended during an attempt: counted apart from failures, repeated at once."""
         record = claim.record
         record.interruptions += 1
-        record.close_attempt(self.now_ms, INTERRUPTION)
+        record.close_attempt(self.now_ms, self.interruption)
         if record.config.limit and record.interruptions <= STEP_INTERRUPTIONS_MAX:
             self._open_attempt(claim)
             return

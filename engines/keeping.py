@@ -74,6 +74,7 @@ class KeptInstance(DurableObject):
         self._starts: Starts = []
         self._code_error = ""
         self._code_tries = 0
+        self._cut_off = ""
 
     # --- writing and telling ----------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from ..runtime.errors import ProgramRunsAtImport, ToqueError, WorkerLost, Workfl
 from .failures import InstanceCrashed, cancelled_error, record_of
 from .journal import Record
 from .keeping import whole
+from .outcomes import UNBLOCK
 from .phases import InstancePhases
 from .rollback import is_undone
 from .run_port import Plan, Run, RunHooks, Turn
@@ -76,7 +77,13 @@ class InstanceLife(InstancePhases):
 
     def _begin(self, records: list[Record], now_ms: int) -> Turn | None:
         instance = self._existing()
-        self._suspect(self.env.code_host.suspicion(self.ctx.ref.key))
+        weight = self.env.code_host.suspicion(self.ctx.ref.key)
+        self._suspect(weight)
+        if weight >= limits.SUSPICION_MAX:
+            self._cut_off = (
+                "the process ended while code of this instance was on its event loop; what blocks "
+                f"that for long is ended: {UNBLOCK}"
+            )
         plan = Plan(
             self.ctx.ref.key,
             instance.is_apart,
@@ -97,7 +104,9 @@ class InstanceLife(InstancePhases):
             str(self.env.blobs.blobs.folder) if self.env.blobs else "",
             instance.steps_max,
             instance.class_name,
+            self._cut_off,
         )
+        self._cut_off = ""
         hooks = RunHooks(
             self._turned,
             self._lost,
@@ -253,6 +262,7 @@ class InstanceLife(InstancePhases):
             return
         if data["suspicion"]:
             self._suspect(data["suspicion"])
+            self._cut_off = str(error)
             instance.deaths += 1
             self._is_changed = True
         if instance.deaths > limits.INSTANCE_DEATHS_MAX:

@@ -27,7 +27,7 @@ from .claims import Claim
 from .failures import RecordedError, record_of
 from .journal import DO, UNDO, Journal, Record
 from .logs import Whose
-from .outcomes import record_unfit
+from .outcomes import interrupted, record_unfit
 from .replay import Execution
 from .resource_body import Encoded
 from .rollback import Unwinding
@@ -96,6 +96,8 @@ class LocalRun:
             plan.cancel,
             plan.steps_max or definition.steps_max,
         )
+        if plan.cut_off:
+            self._execution.interruption = interrupted(plan.cut_off)
         self._execution.blobs = _blobs_of(plan, runner, hooks)
         if hooks.ahead is not None:
             self._execution.ending = self._tell_ahead

@@ -143,6 +143,15 @@ def out_of_time(record: Record) -> RecordedError:
     return RecordedError(OUT_OF_TIME, "StepDeadline", bounded(text))
 
 
+UNBLOCK = "make it a plain `def`, which gets a thread, or `await` where it waits"
+"""What to do with code that blocks an event loop."""
+
+
+def interrupted(text: str) -> RecordedError:
+    """The error of an attempt that the end of its process has cut off."""
+    return RecordedError(INTERRUPTED, "StepInterrupted", text)
+
+
 def cut_off(record: Record) -> RecordedError:
     """Crashes ended attempts of a step too often, or once where that is too often."""
     why = (
@@ -150,8 +159,9 @@ def cut_off(record: Record) -> RecordedError:
         if record.config.limit
         else "its only attempt was cut off; whether it took effect is not known"
     )
-    text = f"step {record.public_name!r} was interrupted: {why}."
-    return RecordedError(INTERRUPTED, "StepInterrupted", text)
+    last = next((a.error for a in reversed(record.attempts) if a.error is not None), None)
+    told = f" The last time: {last.message}" if last and last.kind == INTERRUPTED else ""
+    return interrupted(f"step {record.public_name!r} was interrupted: {why}.{told}")
 
 
 def no_event(record: Record) -> RecordedError:

@@ -48,6 +48,7 @@ class Plan(msgspec.Struct, array_like=True):
         blobs: folder of the shard's streams; empty: there is none.
         steps_max: how many steps it may make; 0: as many as its code says.
         class_name: of the class or function that is run; empty: the one of the workflow's name.
+        cut_off: how its own code ended the process that it ran in; empty: it did not.
     """
 
     key: str
@@ -69,6 +70,7 @@ class Plan(msgspec.Struct, array_like=True):
     blobs: str = ""
     steps_max: int = 0
     class_name: str = ""
+    cut_off: str = ""
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):

@@ -27,6 +27,7 @@ from ..runtime.notes import Blame, read_notes
 from ..runtime.payload_codec import Carried
 from . import worker_messages as say
 from .broken_code import BrokenCode, Code
+from .outcomes import UNBLOCK
 from .outgoing import Outgoing
 from .ray_options import shown
 from .remote_run import RemoteRun
@@ -237,7 +238,7 @@ class WorkerHost:
         self._heard = min(loop.time(), self._heard + late_s)
         silent_ms = (loop.time() - self._heard) * 1_000
         if silent_ms > limits.WORKER_SILENCE_MAX_MS:
-            self._lose(f"its event loop was blocked for {silent_ms / 1_000:.1f} s")
+            self._lose(f"its event loop was blocked for {silent_ms / 1_000:.1f} s: {UNBLOCK}")
             return
         self.put(say.Ping(self._settings.clock.now_ms()))
         self._asks_at = loop.time() + limits.WORKER_PING_MS / 1_000

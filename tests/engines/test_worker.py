@@ -136,6 +136,12 @@ async def test_code_that_ends_or_blocks_its_process_is_interrupted_and_tried_aga
         assert len(set(began)) == 3
         assert str(status.output) not in {str(pid) for pid in pids}
         assert os.getpid() not in pids
+        if how != "run":
+            attempts = (await poison.status()).steps[0].attempts
+            told = [each.error.message for each in attempts if each.error]
+            why = "event loop was blocked" if how == "loop" else "process of the instance is gone"
+            assert [why in each for each in told] == [True, True]
+            assert ["make it a plain `def`" in each for each in told] == [how == "loop"] * 2
 
 
 async def test_a_shard_that_stood_still_does_not_take_its_workers_for_hung(
@@ -275,6 +281,9 @@ def test_what_ended_the_whole_process_is_put_apart_at_the_next_start(
     assert began[0] == first.pid
     assert second.pid not in began, "it has had its chance in a shared process"
     assert told["pid"] not in (told["output"], first.pid)
+    on_loop = "while code of this instance was on its event loop"
+    assert [on_loop in text for text in told["errors"]] == [True, False][: len(told["errors"])]
+    assert len(told["errors"]) == (0 if how == "run" else 2)
 
 
 def test_a_worker_ends_when_its_shard_is_killed(tmp_path: Path) -> None:

@@ -26,7 +26,10 @@ async def main(folder: str, workflow: str, params: str) -> None:
         except InstanceAlreadyExists:
             victim = await client.get_instance(workflow, "victim")
         status = await victim.wait(30)
-        print(json.dumps({"output": status.output, "pid": os.getpid()}), flush=True)
+        steps = (await victim.status()).steps
+        errors = [one.error.message for step in steps for one in step.attempts if one.error]
+        told = {"output": status.output, "pid": os.getpid(), "errors": errors}
+        print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":
