@@ -208,7 +208,7 @@ class WorkflowStep:
         Args:
             name: of the wait.
             event_type: letters, digits, `-` and `_`.
-            timeout: how long to wait.
+            timeout: how long to wait; a day, if it is not given.
             payload_type: what the payload is decoded as; not given: plain data.
 
         Raises:

@@ -5,6 +5,9 @@
 No other event comes in while an entity waits for its storage, so `add` needs no lock. Its answer
 leaves only when what it wrote is on disk. Its alarm comes at least once, also if the process is
 down when it is due.
+
+Who runs the runtime reaches an entity, as here by `runtime.object`. A server (`toque dev`,
+`toque up`) has no path for it: serve it from a program of yours that hosts the runtime.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     python examples/resource_step.py
 
 `render` makes the frames of a film. Each frame is a step that asks for a CPU and a `lens`, of
-which this machine has two: Ray runs two frames at a time, in processes of its own, and the third
-waits for a lens. Nothing is held while the film waits for its title. `studio` does the same with
+which this machine has two: Ray runs at most two frames at a time, in worker processes of its own,
+which it uses again (frames as quick as these may all come from one), and a third waits for a lens.
+Nothing is held while the film waits for its title. `studio` does the same with
 `placement = "actor"`: the whole instance has a process of its own, and gives it up while it waits.
 """
 

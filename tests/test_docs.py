@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +22,7 @@ from toque.api.cli_config import DATA_DEFAULT
 from toque.api.deploy_http import DEPLOY_ROUTES
 from toque.api.migration_http import MIGRATION_ROUTES
 from toque.api.routes_http import BASE, ROUTES
+from toque.engines.watch import EVENT_TYPES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -194,6 +196,24 @@ def test_the_file_of_the_tutorial_is_an_app(tmp_path: Path) -> None:
     assert [(one.name, one.payload_type.__name__) for one in found.definitions] == [
         ("Shop", "Order")
     ]
+
+
+def test_the_http_page_tells_every_type_of_event() -> None:
+    text = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"\*\*Events of an instance\*\*.*?\n\n", text, flags=re.DOTALL)
+    words = {word for quoted in re.findall(r"`([^`]+)`", told) for word in quoted.split()}
+    for name in EVENT_TYPES:
+        parts = {(name[:at], name[at:]) for at in range(1, len(name)) if name[at - 1] == "_"}
+        assert name in words or any({*part} <= words for part in parts), name
+
+
+def test_the_pages_and_the_package_name_the_same_pythons() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11,<3.14"
+    named = {line.rpartition(" ")[2] for line in project["classifiers"] if ":: 3." in line}
+    assert named == {"3.11", "3.12", "3.13"}
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert "Python 3.11 to 3.13" in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_the_http_page_lists_every_route() -> None:
