@@ -93,7 +93,7 @@ def import_from_beside(file: str | Path) -> None:
     folder = str(Path(file).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    app_code.note_folder(folder)
+    app_code.note_beside(folder)
 
 
 def is_file_of(file: Path, code_hash: str) -> bool:

@@ -159,6 +159,22 @@ def test_what_is_not_there_to_be_changed_is_told(toque: Served) -> None:
         assert (gone.exit_code, "nobody" in gone.stderr) == (cli_exits.NOT_FOUND, True)
 
 
+def test_a_file_that_lacks_its_neighbour_is_to_be_deployed_as_a_folder(
+    whole: Served, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    app = folder / "app.py"
+    app.write_text("from helpers_of_shop import orders\nimport missing_everywhere\n" + APP)
+    (folder / "helpers_of_shop.py").write_text("orders = 1\n")
+    alone = whole("deploy", str(app))
+    assert alone.exit_code == cli_exits.USAGE
+    assert f"deploy its folder, 'toque deploy {folder}'" in alone.stderr
+    both = whole("deploy", str(folder))
+    assert (both.exit_code, "missing_everywhere" in both.stderr) == (cli_exits.USAGE, True)
+    assert "deploy its folder" not in both.stderr
+
+
 def test_what_one_status_forbids_has_the_exit_code_of_that(whole: Served) -> None:
     made = whole("create", "orders", "--id", "a", "--wait")
     assert made.exit_code == 0, made.stderr
