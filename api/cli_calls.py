@@ -136,9 +136,10 @@ def _not_known(found: Sources, error: Unauthorized) -> Unauthorized:
         return Unauthorized(
             f"{found.url} asks for a token, and none is set. Set TOQUE_TOKEN or a profile."
         )
+    shown = "" if hidden(token) == "..." else f" {hidden(token)}"
     return Unauthorized(
-        f"{found.url} does not know the token {hidden(token)}, which comes from {origin}: it was "
-        "revoked, has expired, or is another server's.",
+        f"{found.url} does not know the token{shown} that comes from {origin}: it was revoked, has "
+        "expired, is another server's, or is not whole.",
         error.data,
     )
 

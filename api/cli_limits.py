@@ -25,14 +25,18 @@ AUTO = "auto"
 
 
 def _shown(call: Call, found: AccountLimits | WorkflowLimits) -> None:
-    rows = [(name, _told(name, value)) for name, value in msgspec.structs.asdict(found).items()]
+    of_workflow = isinstance(found, WorkflowLimits)
+    rows = [
+        (name, _told(name, value, of_workflow))
+        for name, value in msgspec.structs.asdict(found).items()
+    ]
     call.show(found, lambda: print_table(("LIMIT", "VALUE"), rows), (name for name, _ in rows))
 
 
-def _told(name: str, value: Any) -> str:
+def _told(name: str, value: Any, of_workflow: bool) -> str:
     if value is None:
         return DEFAULT
-    if name == "running_max" and value == 0:
+    if of_workflow and name == "running_max" and value == 0:
         return "none of its own"
     return f"{value / 86_400_000:g} days" if name.endswith("retention") else str(value)
 

@@ -111,7 +111,7 @@ def print_lines(found: list[InstanceLine]) -> None:
 
 def print_changes(done: BatchChanges, word: str) -> None:
     """What a batch changed. `word`: what was asked for."""
-    asked = "; it is to clean up and end" if word == "cancel" else ""
+    asked = ": it was asked to clean up and end" if word == "cancel" else ""
     for instance_id, status in done.changed:
         ended = asked if status not in FINAL_STATUSES else ""
         print(f"{instance_id} is {status}{ended}")

@@ -126,7 +126,7 @@ def test_a_rollback_shows_how_it_stands_as_a_step_does(capsys: pytest.CaptureFix
         (("create", "nothing"), 4, "There is orders."),
         (("create", "Order"), 4, "Did you mean 'orders'?"),
         (("instances", "pause", "ORDERS", "a"), 4, "Did you mean 'orders'?"),
-        (("workflows", "list", "--token", "x"), 3, "which comes from --token"),
+        (("workflows", "list", "--token", "x"), 3, "the token that comes from --token"),
         (("limits", "set", "--running-max", "-3"), 2, "--running-max '-3' must be a whole number"),
         (("limits", "set", "orders", "--souschefs", "x"), 2, "from 0 on, 'auto', or 'default'"),
         (("limits", "set", "--queued-max", "3"), 2, "'toque limits set orders --queued-max 2'"),
@@ -244,8 +244,8 @@ def test_json_errors_and_tokens(toque: Served) -> None:
     found = toque("workflows", "list", token="wrong")
     assert (found.exit_code, found.stderr) == (
         cli_exits.REFUSED,
-        f"toque: {toque.url} does not know the token ..., which comes from TOQUE_TOKEN: it was "
-        "revoked, has expired, or is another server's.\n",
+        f"toque: {toque.url} does not know the token that comes from TOQUE_TOKEN: it was revoked, "
+        "has expired, is another server's, or is not whole.\n",
     )
 
 

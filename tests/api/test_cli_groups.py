@@ -318,6 +318,7 @@ def test_limits_and_versions(whole: Served) -> None:
     assert json.loads(back.stdout)["running_max"] == 50_000
     one = whole("limits", "set", "orders", "--weight", "2", "-o", "json")
     assert json.loads(one.stdout)["weight"] == 2, one.stderr
+    assert "none of its own" in whole("limits", "show", "orders").stdout
     assert "weight" in whole("limits", "show", "orders", "-o", "ids").stdout.split()
     for words, told in (
         (["--weight", "2"], "is of a workflow"),
