@@ -23,7 +23,15 @@ from ..engines.bundle import (
     is_file_of,
 )
 from ..engines.bundle_store import BundleStore, manifest_of, read_app
-from ..engines.workflow import ACTOR, WorkflowDefinition, definition_of, definitions_of, load_file
+from ..engines.workflow import (
+    ACTOR,
+    WorkflowDefinition,
+    check_has_run,
+    check_names,
+    definition_of,
+    definitions_of,
+    load_file,
+)
 from ..runtime.entity import DurableObject
 from ..runtime.errors import BundleInvalid, WorkflowLoadError
 
@@ -81,6 +89,7 @@ class App:
         definitions = definitions_of(module, code.code_hash)
         app = cls(definitions, _objects_of(module), file.name, bundle_of_file(file), code)
         if not app.definitions and not app.objects:
+            check_has_run(module)
             raise WorkflowLoadError(
                 f"{path} defines no workflow. Write `class Order(WorkflowEntrypoint): async def "
                 "run(self, event, step): ...`, or decorate a function with @workflow."
@@ -104,6 +113,7 @@ class App:
                 objects.append(entry)
             else:
                 definitions.append(definition_of(entry))
+        check_names(definitions)
         for definition in definitions:
             if definition.placement == ACTOR:
                 check_can_move(definition)

@@ -27,6 +27,7 @@ from ..runtime.errors import (
     EntityReset,
     Fenced,
     OutcomeUnknown,
+    RuntimeClosed,
     ShardUnavailable,
     StoreFailed,
     SystemFault,
@@ -84,6 +85,15 @@ class Caller:
         self._router = router
         self._entropy = entropy
         self._refused = refused
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Refuse calls from now on (`RuntimeClosed`)."""
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeClosed("the runtime is closed; use its client inside `async with`.")
 
     def deadline(self, after_ms: int = limits.REQUEST_DEADLINE_MS) -> float:
         """The loop's time `after_ms` from now."""
@@ -115,6 +125,7 @@ class Caller:
         """
         loop = asyncio.get_running_loop()
         decode = _decoder_for(cast(Any, expected))
+        self._check_open()
         tries = 0
         maybe_done = False
         patience = 0.0
@@ -164,6 +175,7 @@ class Caller:
             calls: whom, and the argument.
             expected, deadline, method, attempt_ms, changes: as for `call`.
         """
+        self._check_open()
         left_ms = int((deadline - asyncio.get_running_loop().time()) * 1000)
         timeout_ms = max(1, min(attempt_ms, left_ms))
         decode = _decoder_for(cast(Any, expected))

@@ -42,8 +42,9 @@ _CODES = {
         datadir.in_use entity.call_cycle entity.unknown_method http.method_not_allowed
         instance.crashed instance.failed instance.limit_exceeded instance.non_determinism
         instance.stuck internal loadtest.sender_lost payload.mismatch plane.unsupported
-        protocol.mismatch server.address_in_use simulation.deadlock step.body_not_sent step.deadline
-        step.event_timeout step.failed step.failed_non_retryable step.interrupted
+        protocol.mismatch runtime.closed server.address_in_use simulation.deadlock
+        step.body_not_sent step.deadline step.event_timeout step.failed
+        step.failed_non_retryable step.interrupted
         step.invalid_stream step.misuse step.non_retryable step.resources_unavailable
         step.result_mismatch step.retry_delay_failed step.timeout store.read_failed system.fault
         token.too_many workflow.code_missing workflow.too_many

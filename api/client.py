@@ -22,7 +22,7 @@ from ..engines.durations import Duration, duration_ms
 from ..engines.failures import EventsBufferFull  # noqa: F401 - its code is known by import
 from ..runtime import limits
 from ..runtime.entropy import Entropy
-from ..runtime.ids import check_id_prefix, check_instance_id, check_workflow_name
+from ..runtime.ids import check_id_prefix, check_instance_id
 from . import client_checks as check
 from .changes import BatchChanges, Change
 from .client_admin import (
@@ -33,7 +33,7 @@ from .client_admin import (
     TokensClient,
 )
 from .client_batches import BatchCreate, creates_of, verdict
-from .client_instance import Instance, check_success
+from .client_instance import Instance, check_success, late
 from .client_port import Backend
 from .client_values import (
     CallOptions,
@@ -46,6 +46,7 @@ from .client_values import (
     Version,
     WhoAmI,
     WorkflowSummary,
+    created_status,
 )
 from .service import NewInstance
 
@@ -93,10 +94,11 @@ class Client:
         Raises:
             WorkflowNotFound, InstanceAlreadyExists
         """
-        check_workflow_name(workflow)
+        check.workflow(workflow)
         new = check.new_instance(id, params, retention)
         wait_ms = 0 if wait is None else duration_ms(wait, "wait", max_ms=limits.WAIT_MAX_MS)
-        last = await self.backend.create(workflow, new, wait_ms, self.new_request_id(request_id))
+        made = await self.backend.create(workflow, new, wait_ms, self.new_request_id(request_id))
+        last = created_status(made, new.params)
         return Instance(self, workflow, last.id, last)
 
     async def run_instance(
@@ -116,7 +118,10 @@ class Client:
         if instance.last is not None and instance.last.finished:
             return check_success(instance.last)
         left = None if seconds is None else max(0.0, seconds - (loop.time() - began))
-        return await instance.wait(left, raise_on_error=True)
+        try:
+            return await instance.wait(left, raise_on_error=True)
+        except TimeoutError:
+            raise late(instance, seconds) from None
 
     async def create_instances(
         self,
@@ -151,7 +156,7 @@ class Client:
             BatchIncomplete: some have failed; its `results` tells of all. If all have failed for
                 the same reason, that error itself.
         """
-        check_workflow_name(workflow)
+        check.workflow(workflow)
         news, total = creates_of(instances)
         check.callback(progress, "progress")
         check.whole(parallel, "parallel", 1, limits.CLIENT_CONNECTIONS_MAX)
@@ -183,7 +188,7 @@ class Client:
                 that says more.
             request_id: the same one again is the same change, and takes effect once.
         """
-        check_workflow_name(workflow)
+        check.workflow(workflow)
         wanted, found = check.change(change), check.ids(ids)
         key = self.new_request_id(request_id)
         return await self.backend.change_many(workflow, found, wanted, key)
@@ -204,7 +209,7 @@ class Client:
 
         What is created meanwhile may be left as it is.
         """
-        check_workflow_name(workflow)
+        check.workflow(workflow)
         wanted, key = check.change(change), self.new_request_id(request_id)
         body = check.selection(status, prefix, date_start, date_end, limit)
         while True:
@@ -217,7 +222,7 @@ class Client:
         self, workflow: str, ids: Iterable[str], *, request_id: str | None = None
     ) -> BatchChanges:
         """Remove up to 100 instances, each by itself; tells which were not there."""
-        check_workflow_name(workflow)
+        check.workflow(workflow)
         found = check.ids(ids)
         return await self.backend.delete_many(workflow, found, self.new_request_id(request_id))
 
@@ -236,7 +241,7 @@ class Client:
 
         What is created meanwhile may be left as it is.
         """
-        check_workflow_name(workflow)
+        check.workflow(workflow)
         key = self.new_request_id(request_id)
         body = check.selection(status, prefix, date_start, date_end, limit)
         while True:
@@ -253,7 +258,7 @@ class Client:
         False: that is under way already.
         """
         found = [] if statuses is None else check.selected(statuses, "statuses")
-        return await self.backend.terminate_all(check_workflow_name(workflow), found)
+        return await self.backend.terminate_all(check.workflow(workflow), found)
 
     async def get_instance(self, workflow: str, id: str) -> Instance:
         """A handle to an instance that exists; `InstanceNotFound` otherwise."""
@@ -263,7 +268,7 @@ class Client:
 
     def instance(self, workflow: str, id: str) -> Instance:
         """A handle, without asking whether the instance exists."""
-        return Instance(self, check_workflow_name(workflow), check_instance_id(id))
+        return Instance(self, check.workflow(workflow), check_instance_id(id))
 
     async def list_instances(
         self,
@@ -277,7 +282,7 @@ class Client:
         prefix: str = "",
     ) -> AsyncIterator[InstanceLine]:
         """All instances, by creation (those with a prefix: by id); each exactly once."""
-        check_workflow_name(workflow)
+        check.workflow(workflow)
         statuses = check.statuses(status)
         check.choice(direction, "direction", ("desc", "asc"))
         check.whole(per_page, "per_page", 1, limits.PER_PAGE_MAX)
@@ -312,16 +317,16 @@ class Client:
 
     async def get_workflow(self, workflow: str) -> WorkflowSummary:
         """A workflow, or `WorkflowNotFound`."""
-        return await self.backend.get_workflow(check_workflow_name(workflow))
+        return await self.backend.get_workflow(check.workflow(workflow))
 
     async def delete_workflow(self, workflow: str) -> None:
         """Remove a workflow and its instances; its name is free."""
-        words = ["workflows", check_workflow_name(workflow)]
+        words = ["workflows", check.workflow(workflow)]
         await self.backend.manage(Any, "DELETE", words, standard=True)
 
     async def versions(self, workflow: str) -> list[Version]:
         """A workflow's versions, newest first."""
-        words = ["workflows", check_workflow_name(workflow), "versions"]
+        words = ["workflows", check.workflow(workflow), "versions"]
         found: list[Version] = []
         page = 1
         while True:

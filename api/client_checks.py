@@ -16,7 +16,7 @@ from ..engines.watch import check_types
 from ..runtime import guarded, limits
 from ..runtime.codec import NULL, encode_json
 from ..runtime.errors import InvalidArgument
-from ..runtime.ids import check_id_prefix, check_instance_id, check_step_name
+from ..runtime.ids import check_id_prefix, check_instance_id, check_step_name, check_workflow_name
 from .changes import Change, StepRef, check_change, check_ids
 from .listing import STATUSES
 from .service import NewInstance, check_request_id
@@ -51,6 +51,13 @@ def path(value: object, what: str, right: str) -> str | PathLike[str]:
     if not isinstance(value, (str, PathLike)) or not os.fspath(value):
         refuse(what, value, "a path", right)
     return value
+
+
+def workflow(value: object) -> str:
+    """A workflow's name."""
+    if isinstance(value, type) or callable(value):
+        refuse("the workflow", value, "its name", f"{getattr(value, '__name__', 'Order')!r}")
+    return check_workflow_name(value)
 
 
 def flag(value: object, what: str) -> bool:

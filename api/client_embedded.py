@@ -24,6 +24,7 @@ from .client_instance import no_stream
 from .client_port import wait_max_ms
 from .client_values import (
     CallOptions,
+    CreatedStatus,
     InstanceLine,
     InstanceStatus,
     LinePage,
@@ -39,6 +40,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 _encode = msgspec.json.Encoder().encode
 _status = msgspec.json.Decoder(InstanceStatus)
+_created = msgspec.json.Decoder(CreatedStatus)
 _events = msgspec.json.Decoder(InstanceEvents)
 _waiting = msgspec.json.Decoder(Waiting)
 _lines = msgspec.json.Decoder(list[InstanceLine])
@@ -148,7 +150,7 @@ class EmbeddedBackend:
                 retention=new.retention,
             )
         )
-        return _seen(_status, shapes.created_and_waited(view))
+        return _seen(_created, shapes.created_and_waited(view))
 
     @_in_time
     async def create_batch(

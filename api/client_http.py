@@ -22,6 +22,7 @@ from .client_instance import no_stream
 from .client_port import wait_max_ms
 from .client_values import (
     CallOptions,
+    CreatedStatus,
     InstanceLine,
     InstanceStatus,
     LinePage,
@@ -175,7 +176,7 @@ class HttpBackend:
         query = f"?wait={wait_ms}ms" if wait_ms else ""
         path = f"/{workflow}/instances{query}"
         body = _create_body(new)
-        return await self._call(InstanceStatus, "POST", path, body, request_id, wait_ms)
+        return await self._call(CreatedStatus, "POST", path, body, request_id, wait_ms)
 
     async def create_batch(
         self, workflow: str, news: list[NewInstance], request_id: str

@@ -84,7 +84,7 @@ class Instance:
             if self.last.finished:
                 break
             if until is not None and loop.time() >= until - 0.001:
-                raise TimeoutError(f"{self!r} is {self.last.status} after {seconds} s")
+                raise late(self, seconds)
             if (loop.time() - asked_at) * 1000 < wait_ms / 2:
                 await asyncio.sleep(
                     limits.RETRY_AFTER_MS / 1000
@@ -223,6 +223,15 @@ class Instance:
         return await self._client.backend.waiting(self.workflow, self.id)
 
 
+def late(instance: Instance, seconds: float | None) -> TimeoutError:
+    """It has not ended in that time."""
+    status = "" if instance.last is None else f"; it is {instance.last.status}"
+    return TimeoutError(
+        f"instance {instance.id!r} of workflow {instance.workflow!r} had not ended after "
+        f"{seconds or 0:g} s{status}, and goes on"
+    )
+
+
 def no_stream(name: str) -> InvalidArgument:
     """What a step gave is no stream."""
     return InvalidArgument(
@@ -234,8 +243,9 @@ def check_success(status: InstanceStatus) -> InstanceStatus:
     """The status, or `InstanceFailed` if the instance ended otherwise than complete."""
     if status.finished and not status.success:
         error = status.error or InstanceError(status.status, "")
+        why = f": {error.name}: {error.message}" if status.error else ""
         raise InstanceFailed(
-            f"instance {status.id!r} is {status.status}: {error.name}: {error.message}",
+            f"instance {status.id!r} is {status.status}{why}",
             {"id": status.id, "status": status.status, "name": error.name, "data": error.data},
         )
     return status

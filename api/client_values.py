@@ -12,7 +12,7 @@ import msgspec
 
 from ..engines.durations import Duration
 from ..engines.failures import PayloadMismatch
-from ..runtime.codec import convert_plain, type_name
+from ..runtime.codec import convert_plain, decode_json, type_name
 from ..runtime.errors import ToqueError
 from .listing import FINAL_STATUSES
 
@@ -118,6 +118,18 @@ class InstanceStatus(msgspec.Struct, frozen=True):
                 f"the output of instance {self.id!r} does not fit {type_name(expected)}: {error}"
             ) from None
         return value
+
+
+class CreatedStatus(InstanceStatus, frozen=True):
+    """An `InstanceStatus` as the answer to a create tells it."""
+
+    version_id: str = msgspec.field(name="version_id", default="")
+
+
+def created_status(made: InstanceStatus, params: bytes) -> InstanceStatus:
+    """The status of an instance that was made with these params, which no answer repeats."""
+    given = {name: getattr(made, name) for name in InstanceStatus.__struct_fields__}
+    return InstanceStatus(**{**given, "params": decode_json(params)})
 
 
 class StepOutputStatus(msgspec.Struct, frozen=True):

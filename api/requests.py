@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -26,6 +26,7 @@ from .service import NewInstance
 T = TypeVar("T")
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?\Z")
 _DIGITS_MAX = 20
+_PATH = re.compile(r"at `\$(?:\[\.\.\.\])?\.(\S+)`")
 _JSON_SPACE = b" \t\r\n"
 
 
@@ -115,12 +116,40 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, known: tuple[str, ...]
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
+        known, where = _known_at(decoder.type, str(error)) or (known, "")
         raise InvalidArgument(
-            f"the body is not as expected: {error}. Known fields: {', '.join(known)}.",
+            f"the body is not as expected: {error}. Known fields{where}: {', '.join(known)}.",
             {"known": list(known)},
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise InvalidPayload(f"the body is not valid JSON: {json_fault(body, error)}.") from None
+
+
+def _known_at(form: Any, fault: str) -> tuple[tuple[str, ...], str] | None:
+    """The fields of the innermost object that a fault of a body lies in; None: the body itself.
+
+    The fault ends with a path, such as "at `$.filter.prefix`".
+    """
+    found = None
+    path = _PATH.search(fault)
+    for word in path[1].split(".") if path else ():
+        name = word.partition("[")[0]
+        fields = msgspec.structs.fields(form) if form is not None else ()
+        inner = next((each.type for each in fields if each.encode_name == name), None)
+        form = _struct_in(inner)
+        if form is None:
+            break
+        named = tuple(each.encode_name for each in msgspec.structs.fields(form))
+        found = named, f" of {name!r}"
+    return found
+
+
+def _struct_in(form: Any) -> Any:
+    """The one struct that a type may be; None: there is none."""
+    if isinstance(form, type) and issubclass(form, msgspec.Struct):
+        return form
+    inner = (_struct_in(each) for each in get_args(form))
+    return next((each for each in inner if each is not None), None)
 
 
 def _new_instance(body: CreateBody) -> NewInstance:

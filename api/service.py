@@ -150,6 +150,10 @@ class ControlPlane(InstanceChanges):
         await self.accounts.cache.close()
         await self._rates.close()
 
+    def refuse(self) -> None:
+        """Refuse what is asked from now on (`RuntimeClosed`): there are no shards any more."""
+        self._caller.close()
+
     # --- workflows ---
 
     async def list_workflows(

@@ -135,6 +135,7 @@ class Runtime:
 
     async def close(self) -> None:
         """End background work and links. Shards are closed by who opened them."""
+        self.control_plane.refuse()
         await self.control_plane.close()
         self.router.close()
 

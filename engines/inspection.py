@@ -21,6 +21,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO, NoReturn
 
 import msgspec
@@ -39,6 +40,7 @@ from .bundle_store import (
     remove_files,
     write_files,
 )
+from .workflow import check_has_run
 
 _REPORT_BYTES_MAX = limits.MIB
 _SET_PDEATHSIG = 1
@@ -224,6 +226,13 @@ def _import_as_child(folder: str, code_hash: str) -> NoReturn:
         os._exit(code)  # threads that the code began are not waited for
 
 
+def _modules_in(folder: str) -> list[ModuleType]:
+    """The modules that were imported from a folder."""
+    inside = f"{folder}{os.sep}"
+    known = list(sys.modules.values())
+    return [each for each in known if str(getattr(each, "__file__", "")).startswith(inside)]
+
+
 def _import(folder: str, code_hash: str) -> int:
     """Import the bundle and report; gives the exit code."""
     reports = os.dup(1)
@@ -232,6 +241,8 @@ def _import(folder: str, code_hash: str) -> int:
     try:
         found = load_unpacked(Path(folder), code_hash)
         if not found:
+            for module in _modules_in(folder):
+                check_has_run(module)
             raise WorkflowLoadError(
                 "it defines no workflow. Write `class Order(WorkflowEntrypoint): async def "
                 "run(self, event, step): ...`, or decorate a function with @workflow"

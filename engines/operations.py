@@ -7,6 +7,7 @@ same request id takes effect once, and none once it was refused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Final
 
@@ -213,6 +214,14 @@ class InstanceOperations(DeletableInstance):
             if (record.kind, record.name, record.count) == (wanted, name, count):
                 self._refuse_undone(records, record)
                 return record
+        of_name = [(r.kind, r.count) for r in records if r.name == name]
+        other = next((t for t, k in STEP_TYPES.items() if (k, count) in of_name), None)
+        if other is not None:
+            raise StepNotFound(
+                f"instance {self._id()!r} has no step {name!r:.300} of type {kind} with count "
+                f"{count}, but one of type {other}. Name the type too: "
+                f"{json.dumps({'name': name, 'count': count, 'type': other})}."
+            )
         raise StepNotFound(
             f"instance {self._id()!r} has no {kind} {name!r:.300} with count {count}; give a "
             "name that its steps show without the number at the end, and that number."

@@ -351,7 +351,7 @@ class Execution(Claiming):
             self.outcome = Outcome(None, record_of(error))
             if not self.cancelled:
                 what = "%s (%s) ended with an error"
-                log(_log, logging.INFO, what, self._workflow, self.whose, error=error)
+                log(_log, logging.WARNING, what, self._workflow, self.whose, error=error)
         else:
             self.outcome = returned(
                 main.result(), self._workflow, self._returns, never, self.declared

@@ -13,7 +13,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -247,7 +247,7 @@ def definitions_of(
     """
     if code_hash is None:
         code_hash = hash_of(module)
-    found: dict[str, WorkflowDefinition] = {}
+    found: dict[int, WorkflowDefinition] = {}
     for entry in list(vars(module).values()):
         is_class = isinstance(entry, type) and issubclass(entry, WorkflowEntrypoint)
         if not is_class and not (inspect.isfunction(entry) and hasattr(entry, _MARK)):
@@ -257,10 +257,38 @@ def definitions_of(
         ):
             continue
         definition = definition_of(entry, code_hash)
-        other = found.setdefault(definition.name, definition)
-        if other.entry is not entry:
-            raise _unfit(entry, f"has the name {definition.name!r}, as {other.class_name} has")
+        found[id(entry)] = definition
+    check_names(found.values())
     return list(found.values())
+
+
+def check_names(definitions: Iterable[WorkflowDefinition]) -> None:
+    """Refuse two workflows of one name (`WorkflowLoadError`); the same one twice is one."""
+    found: dict[str, WorkflowDefinition] = {}
+    for definition in definitions:
+        other = found.setdefault(definition.name, definition)
+        if other.entry is not definition.entry:
+            raise _unfit(
+                definition.entry,
+                f"has the name {definition.name!r}, as {other.class_name} has. Give it another: "
+                f"`name = 'other'` in the class, or `@workflow(name='other')`",
+            )
+
+
+def check_has_run(module: ModuleType) -> None:
+    """Of a module that defines no workflow: refuse classes that were meant to be one.
+
+    Raises:
+        WorkflowLoadError: one has no `run`.
+    """
+    for entry in list(vars(module).values()):
+        if (
+            isinstance(entry, type)
+            and issubclass(entry, WorkflowEntrypoint)
+            and entry.__module__ == module.__name__
+            and entry.run is WorkflowEntrypoint.run
+        ):
+            definition_of(entry)
 
 
 def _is_of(entry: Any, module: ModuleType, folder: Path | None) -> bool:

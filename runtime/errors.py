@@ -298,6 +298,13 @@ class AddressInUse(CallerError):
     number = 10140
 
 
+class RuntimeClosed(CallerError):
+    """The runtime in this process was closed, and a client of it was used."""
+
+    code = "runtime.closed"
+    number = 10141
+
+
 class DataDirFormat(CallerError):
     """The data directory has a format that this version can't open."""
 

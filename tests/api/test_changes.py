@@ -182,7 +182,7 @@ def test_the_command_line(toque: Served) -> None:
     ended = toque("instances", "terminate", "orders", "a", "--rollback", "--json")
     assert json.loads(ended.stdout) == {"changed": [["a", "terminated"]], "errors": []}
     assert toque.plane.router.engine("a").done[-1] == ("terminate", True, "api")
-    assert toque("instances", "terminate", "orders", "a").exit_code == 1
+    assert toque("instances", "terminate", "orders", "a").exit_code == 5
     assert toque("instances", "delete", "orders", "-", input="a b c").exit_code == 0
     assert json.loads(toque("instances", "list", "orders", "--json").stdout) == []
     assert toque("instances", "restart", "orders", "a", "--step-type", "x").exit_code == 4
