@@ -21,6 +21,7 @@ from ray.util import get_node_ip_address
 from ..runtime.errors import WorkerLost
 from .keeper import Process, end, identify
 from .resources_ray import ray_options
+from .topology import SHARD_CPUS
 from .worker import Launched, WorkerSpec, scrub_environment, watch, work
 
 
@@ -63,7 +64,8 @@ class RayLauncher:
         address: Any = get_node_ip_address  # untyped
         self.listen = "unix" if is_one_machine else str(address())
         options: dict[str, Any] = {
-            "num_cpus": 0.01,  # with 0 the autoscaler would take the node for idle
+            # as of shards: with 0 an autoscaler would take the node for idle
+            "num_cpus": 0 if is_one_machine else SHARD_CPUS,
             "max_restarts": 0,
             "max_task_retries": 0,
         }

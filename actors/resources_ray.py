@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +32,11 @@ from ray.exceptions import (
 )
 
 from .app_code import app_modules
+from .fit import unmet
 from .worker import ACCOUNT_VARIABLE, ASKED_VARIABLE, scrub_environment
 
+_log = logging.getLogger("toque.actors")
+_NODES_FRESH_S = 5.0
 _LOST = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 
 
@@ -70,6 +75,7 @@ class RayResources:
     def __init__(self, account: str | None, lost: Callable[[str], Exception]) -> None:
         self._account = account
         self._lost = lost
+        self._nodes = _Nodes()
         options: dict[str, Any] = {"max_retries": 0}
         self._function: Any = ray.remote(**options)(_run)
 
@@ -82,7 +88,7 @@ class RayResources:
     ) -> RayTask:
         """See `engines.resource_body.Resources`."""
         loop = asyncio.get_running_loop()
-        task = RayTask()
+        task = RayTask(options, self._nodes)
         try:
             _send_code_of_apps()
             pickled = _pickle(call)
@@ -114,10 +120,54 @@ class RayResources:
         return error
 
 
+class _Nodes:
+    """The nodes of the cluster as they were some seconds ago.
+
+    They are asked for in a thread: while the GCS is away, that takes as long as it is.
+    """
+
+    def __init__(self) -> None:
+        self.known: list[dict[str, Any]] = []
+        self._asked_at = float("-inf")
+        self._is_asking = False
+
+    def look(self) -> None:
+        """Have them asked for, unless that was done lately; returns at once."""
+        now = asyncio.get_running_loop().time()
+        if self._is_asking or now - self._asked_at < _NODES_FRESH_S:
+            return
+        self._asked_at, self._is_asking = now, True
+        threading.Thread(target=self._ask, name="toque-nodes", daemon=True).start()
+
+    def _ask(self) -> None:
+        try:
+            nodes: Any = ray.nodes  # untyped
+            self.known = nodes()
+        except Exception as error:  # it only helps to tell why somebody waits
+            _log.info("the nodes of the cluster can't be told: %s", error)
+        finally:
+            self._is_asking = False
+
+
 class RayTask:
-    """A task that was sent."""
+    """A task that was sent.
+
+    Args:
+        options: what it asks for.
+        nodes: what the cluster has.
+    """
 
     reference: Any = None
+
+    def __init__(self, options: dict[str, Any], nodes: _Nodes) -> None:
+        self._options = options
+        self._nodes = nodes
+        nodes.look()
+
+    def note(self) -> str:
+        """That the cluster lacks what it asks for, as far as is known."""
+        self._nodes.look()
+        return unmet(self._options, self._nodes.known)
 
     def cancel(self) -> None:
         """Take its process away."""

@@ -23,7 +23,8 @@ CONTROL_GROUP = "ctl"
 """The concurrency group of health, drain and statistics: a thread and loop of its own."""
 
 SHARD_CPUS = 0.01
-"""More than none: with 0 Ray ignores affinity and the autoscaler takes the node for idle."""
+"""More than none: with 0 Ray ignores affinity and the autoscaler takes the node for idle. Of a
+local cluster, which has one node, none: else a step could never have all its CPUs."""
 
 
 def directory_id(data_dir: str) -> str:
@@ -148,6 +149,8 @@ def actor_options(spec: ShardSpec) -> dict[str, Any]:
     }
     if spec.listen == "tcp":  # else Ray fills one node first, and that one's end takes all
         options["scheduling_strategy"] = "SPREAD"
+    else:
+        options["num_cpus"] = 0
     return options
 
 

@@ -23,6 +23,7 @@ from .app_http import make_app
 from .auth import ADMIN, OPERATOR, Principal, TokenBook
 from .cli_config import DATA_DEFAULT, DevFile, read_dev_file, write_dev_file
 from .cli_flags import Flags, MadeOn, flags_command, new_app
+from .cli_machine import NumCpus, Resources, of_machine
 from .cli_output import print_json
 from .logs import log_to_stderr
 from .server_http import HttpServer
@@ -61,6 +62,8 @@ def dev(
     control_plane: Annotated[
         MadeOn | None, typer.Option(help="Of the account 'default' in a new directory.")
     ] = None,
+    num_cpus: NumCpus = None,
+    resources: Resources = None,
 ) -> None:
     """Serve the workflows of a file on this machine."""
     data = Path(flags.settled().value("data") or DATA_DEFAULT)
@@ -68,6 +71,7 @@ def dev(
     settings["control_plane"] = control_plane and control_plane.value
     if creates is not None:
         settings["creates_per_second"] = (creates, creates)
+    settings |= of_machine(num_cpus, resources, embedded)
     hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
     raise typer.Exit(run_dev(DevOptions(hosted, port, flags.as_json)))
 

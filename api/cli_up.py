@@ -26,6 +26,7 @@ from ..runtime.errors import InvalidArgument
 from .app_http import ControlPlaneApp, make_app
 from .auth import TokenBook
 from .cli_flags import Flags, MadeOn, flags_command, new_app
+from .cli_machine import NumCpus, Resources, of_machine
 from .cli_output import print_json
 from .first_token import hand_over
 from .front_http import keep_writing
@@ -123,6 +124,8 @@ def up(
     control_plane: Annotated[
         MadeOn | None, typer.Option(help="Of the account 'default' in a new directory.")
     ] = None,
+    num_cpus: NumCpus = None,
+    resources: Resources = None,
 ) -> None:
     """Serve workflows and accounts in production."""
     log_to_stderr(log_format)
@@ -131,6 +134,7 @@ def up(
     settings: dict[str, Any] = {"data_shards": shards, "control_shards": control_shards}
     settings |= {"control_plane": control_plane and control_plane.value}
     settings |= _of_ray(ray_address, embedded)
+    settings |= of_machine(num_cpus, resources, embedded, ray_address)
     hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
     options = UpOptions(
         hosted,

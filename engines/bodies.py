@@ -31,7 +31,7 @@ from .failures import (
 from .journal import PENDING, RUNNING, UNDO
 from .logs import Whose
 from .ray_options import shown
-from .run_port import Body, BodyRunner, Who
+from .run_port import Body, BodyRunner, Noted, Who
 from .streams import drained
 from .tracing import Finish, around_of, begin_attempt
 
@@ -218,7 +218,7 @@ class Bodies:
     def tasks(self) -> dict[int, str]:
         """The bodies that run as tasks, or are to, with their resources, by ordinal."""
         return {
-            ordinal: shown(attempt.resources)
+            ordinal: shown(attempt.resources) + _note_of(attempt.body)
             for ordinal, attempt in self._in_flight.items()
             if attempt.resources is not None
         }
@@ -311,6 +311,11 @@ class Bodies:
         failure = RecordedError(TIMED_OUT, "StepTimeout", text)
         self._finish(finish, failure, "timed_out")
         self._ended(claim, number, failure, None)
+
+
+def _note_of(body: Body | None) -> str:
+    note = body.note() if isinstance(body, Noted) else ""
+    return f"; {note}" if note else ""
 
 
 def _delay_of(value: Any) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -209,6 +209,14 @@ class Body(Protocol):
 
     def cancel(self) -> None:
         """Ask it to stop; `done` is called all the same when it ends."""
+
+
+@runtime_checkable
+class Noted(Protocol):
+    """A body that can tell something of what it waits for."""
+
+    def note(self) -> str:
+        """What there is to tell; empty: nothing."""
 
 
 class BodyRunner(Protocol):

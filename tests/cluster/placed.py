@@ -134,6 +134,11 @@ async def resources(runtime: wiring_ray.RayRuntime, folder: Path) -> None:
     say("traced", output=traced.output, error=traced.error)
     clinging = await (await client.create_instance("Clinging")).wait(15)
     say("clinging", error=clinging.error and [clinging.error.name, clinging.error.message])
+    every = {"folder": str(folder), "options": {"num_cpus": 2}}  # all that the machine has
+    whole = await client.create_instance("Heavy", params=every)
+    await asyncio.to_thread((folder / "began").read_text)
+    await asyncio.to_thread((folder / "go").write_text, "on")
+    say("whole", error=(await whole.wait(15)).error)
     greedy = {"folder": str(folder), "options": {"num_gpus": 1}}
     pending = await client.create_instance("Heavy", params=greedy)
     where = await client.run_instance("Where", timeout=15)

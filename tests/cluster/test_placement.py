@@ -141,9 +141,11 @@ def test_a_body_that_needs_resources_is_a_task_that_is_repeated_and_cancelled(
         name, message = story.next("clinging")["error"]
         assert name == "BodyNotSent"
         assert "step 'cling-1'" in message
+        assert story.next("whole")["error"] is None
         pending = story.next("pending")
         assert (pending["status"], pending["other"]) == ("running", "complete")
-        assert pending["why"] == [["task", "heavy-1", "num_cpus=1, num_gpus=1"]]
+        needs = "num_cpus=1, num_gpus=1; no node of the cluster has that much: it can't be had here"
+        assert pending["why"] == [["task", "heavy-1", needs]]
         story.end()
 
 
