@@ -1,4 +1,7 @@
-"""What Ray may use of this machine for steps with `ray_options`: two flags of `dev` and `up`."""
+"""What Ray may use of this machine for steps with `ray_options`: two flags of `dev` and `up`.
+
+Both are for a local Ray; a cluster that is there has its own.
+"""
 
 from __future__ import annotations
 

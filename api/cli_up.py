@@ -133,33 +133,27 @@ def up(
     data = _checked(flags.data, first_token_file, embedded and (fronts or 1) > 1)
     settings: dict[str, Any] = {"data_shards": shards, "control_shards": control_shards}
     settings |= {"control_plane": control_plane and control_plane.value}
-    settings |= _of_ray(ray_address, embedded)
-    settings |= of_machine(num_cpus, resources, embedded, ray_address)
+    settings |= _of_ray(ray_address, embedded, num_cpus, resources)
     hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
     options = UpOptions(
-        hosted,
-        address_of(host),
-        port,
-        metrics_port,
-        first_token_file,
-        behind_proxy,
-        drain,
-        flags.as_json,
-        fronts,
-        log_format,
-    )
+        hosted, address_of(host), port, metrics_port, first_token_file, behind_proxy, drain,
+        flags.as_json, fronts, log_format,
+    )  # fmt: skip
     raise typer.Exit(run_server(lambda listen: _serve(options, listen), as_json=flags.as_json))
 
 
-def _of_ray(address: str | None, embedded: bool) -> dict[str, Any]:
-    """The settings of a Ray cluster that is there."""
+def _of_ray(
+    address: str | None, embedded: bool, num_cpus: int | None, resources: str | None
+) -> dict[str, Any]:
+    """The settings of a Ray cluster that is there, or of a local one."""
+    settings = of_machine(num_cpus, resources, embedded, address)
     if address is None:
-        return {}
+        return settings
     if embedded:
         raise InvalidArgument(
             "with --embedded there is no Ray; leave --ray-address or --embedded out."
         )
-    return {"address": address}
+    return {**settings, "address": address}
 
 
 def _checked(data: Path | None, first_token_file: Path | None, unreachable: bool) -> Path:

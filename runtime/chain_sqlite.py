@@ -77,6 +77,8 @@ def looked_at(path: Path) -> Iterator[None]:
         yield  # it was being made, and holds nothing yet
         return
     with closing(connect_reader(path)) as connection:
+        if fault is None and claim is None and mark_path(path).exists():
+            claim, fault = _claim_of(path)  # somebody has made both meanwhile
         fault = fault or fault_of(path, connection, claim)
         if fault is not None:
             raise _stale(path, fault)

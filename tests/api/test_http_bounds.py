@@ -23,6 +23,7 @@ from toque.api import server_http
 from toque.api.app_http import make_app
 from toque.api.auth import Principal, TokenBook
 from toque.api.server_http import HttpServer, _Cycle, _OneWrite
+from toque.gatekeeper.messages import AccountInfo
 from toque.runtime import limits
 
 CREATE = "/client/v4/accounts/default/workflows/orders/instances"
@@ -335,6 +336,7 @@ async def test_failures_are_slowed_and_a_valid_token_of_the_same_address_passes(
 async def test_bodies_of_the_admin_routes_are_checked_too(plane: Any, body: bytes) -> None:
     admin = TokenBook({"op": Principal("*")})
     app = make_app(plane.service, tokens=admin, version="test")
+    plane.router.accounts["default"] = AccountInfo("default", "", 1)
     async with (
         HttpServer(app, plane.clock) as server,
         aiohttp.ClientSession(server.url, headers={"Authorization": "Bearer op"}) as session,

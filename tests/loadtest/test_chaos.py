@@ -26,7 +26,7 @@ def test_a_killed_shard_comes_back_and_nothing_is_lost() -> None:
     assert len(result.chaos) == 1
     recovered_s = result.chaos[0].recovered_s
     assert recovered_s is not None
-    assert 0.3 < recovered_s < 60
+    assert 0 < recovered_s < 60
     assert result.latencies["recovery"].count == 1
     counts = result.counts
     assert (counts.offered, result.stopped_early) == (120, None)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from toque.runtime import chain_sqlite
+from toque.runtime.chain import Claim
 from toque.runtime.entity import DurableObject
 from toque.runtime.entropy import SeededEntropy
 from toque.runtime.errors import EntityReset, Fenced, ToqueError
@@ -119,3 +121,24 @@ async def test_a_reset_entity_shows_nothing_that_may_yet_be_lost(tmp_path: Path)
     host.close()
     router.close()
     await store.close()
+
+
+async def test_a_store_that_was_made_while_somebody_looked_for_its_mark_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "d0.sqlite"
+    first: list[SqliteStore] = []
+    read = chain_sqlite.read_mark
+
+    def before_it_was_made(store: Path) -> Claim | None:
+        claim = read(store)
+        if not first:
+            monkeypatch.setattr(chain_sqlite, "read_mark", read)
+            first.append(opened(path))
+        return claim
+
+    monkeypatch.setattr(chain_sqlite, "read_mark", before_it_was_made)
+    second = opened(path)
+    assert second.epoch > first[0].epoch
+    for store in (*first, second):
+        await store.close()
