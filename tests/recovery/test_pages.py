@@ -22,6 +22,7 @@ from tests.recovery.images import ROWS, Files, History, Verdict, flipped, judge,
 from toque.runtime import limits, pages, writer_sqlite
 from toque.runtime.chain_sqlite import look
 from toque.runtime.errors import StoreDamaged, StoreFailed
+from toque.runtime.high_water import make_mark, read_mark
 from toque.runtime.pages import Pages, sums_path
 from toque.runtime.pages_sqlite import changing
 from toque.runtime.store_sqlite import SqliteStore
@@ -146,12 +147,16 @@ async def test_pages_that_a_checkpoint_has_begun_to_copy_are_compared_when_it_ha
     assert look(path) is None
 
 
+@pytest.mark.parametrize("behind", [0, 1], ids=["after its mark", "before its mark"])
 async def test_another_program_that_writes_the_log_back_does_no_harm(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, history: History
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, history: History, behind: int
 ) -> None:
     """After a kill somebody just looks, with the command line of SQLite, say."""
     path = tmp_path / "d0.sqlite"
     history.last.put(path)
+    claim = read_mark(path)
+    assert claim is not None
+    make_mark(path, claim._replace(commit=claim.commit - behind))
     outside(path, COUNT)
     found = Files.of(path)
     assert (found.log, found.sums) == (None, history.last.sums)
