@@ -40,6 +40,7 @@ class Grants:
     """
 
     def __init__(self, owner: Owner, promises: Promises) -> None:
+        self._owner = owner
         self._host = owner.opened.host
         self._store = owner.store
         self._promises = promises
@@ -83,6 +84,8 @@ class Grants:
     def _given(self, entity: str, key: str) -> None:
         taken = self._taken.pop(entity, None)
         if taken is None or taken.place[1] != key or taken.lane not in (AWAKENED, FRESH):
+            return
+        if self._owner.fenced:  # what it chose will not be; and it reads rows of who followed it
             return
         hold = self._promises.hold
         told = f"{entity}: {taken} was granted"
