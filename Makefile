@@ -25,8 +25,8 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs bench fuzz-api wrangler campaign-migration campaign-recovery \
-	campaign-simulation coverage-simulation clean
+.PHONY: help run test check format docs bench fuzz-api wrangler dashboard campaign-migration \
+	campaign-recovery campaign-simulation coverage-simulation clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -66,6 +66,10 @@ wrangler: $(VENV)/.ready-dev ## Drive a server with Cloudflare's command line (s
 	@tests/wrangler/install.sh $(VENV)/wrangler || test $$? = 3 || exit 1; \
 	if [ -e $(VENV)/wrangler/.installed ]; then \
 	$(BIN)/python -m pytest -q -m campaign tests/wrangler $(ARGS); fi
+
+dashboard: $(VENV)/.ready-dev ## Drive the web dashboard in a browser (skipped where none can be had)
+	@tests/dashboard/install.sh && $(BIN)/python -m pytest -q -m campaign tests/dashboard \
+		-n $(JOBS) $(ARGS) || test $$? = 3
 
 campaign-recovery: $(VENV)/.ready-dev ## Kill processes at random and check what survives (long)
 	@$(BIN)/python -m tests.recovery.campaign $(ARGS)

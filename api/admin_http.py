@@ -19,6 +19,9 @@ from ..runtime import limits
 from . import admin_shapes, requests, shapes
 from .auth import ADMIN, READ, Principal
 from .dispatch_http import ACCOUNT, Request, Route
+from .doctor import judge_running, told
+from .kept import Kept
+from .overview import overview_of
 from .service import ControlPlane, check_request_id
 
 T = TypeVar("T")
@@ -32,9 +35,11 @@ _CLOUDFLARE = ("client", "v4")
 ADMIN_ROUTES = (
     Route("GET", (*_TOQUE, "whoami"), "whoami", READ),
     Route("GET", (*_TOQUE, "shards"), "shards", READ, operator=True),
+    Route("GET", (*_TOQUE, "doctor"), "doctor", READ, operator=True),
     Route("GET", (*_TOQUE, "accounts"), "list_accounts", READ, operator=True),
     Route("POST", (*_TOQUE, "accounts"), "create_account", ADMIN, operator=True),
     Route("GET", _ONE, "get_account", READ),
+    Route("GET", (*_ONE, "overview"), "overview", READ),
     Route("GET", _TOKENS, "list_tokens", ADMIN),
     Route("POST", _TOKENS, "create_token", ADMIN),
     Route("DELETE", (*_TOKENS, "{}"), "revoke_token", ADMIN),
@@ -64,6 +69,8 @@ class AdminRoutes:
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
         self._accounts = plane.accounts
+        self._figures = Kept(plane.figures, limits.METRICS_KEPT_MS)
+        self._parts = Kept(plane.ready, limits.READY_KEPT_MS)
 
     # --- what a token reaches ---
 
@@ -74,6 +81,11 @@ class AdminRoutes:
     async def _shards(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
         return shapes.answer(await self._plane.statistics())
+
+    async def _doctor(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        found = judge_running(await self._parts.get(), await self._plane.statistics())
+        return shapes.answer(told(found, fixed=False))
 
     async def _verify_token(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
@@ -116,6 +128,19 @@ class AdminRoutes:
     async def _get_account(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
         return shapes.answer(await self._shape_of(await self._named(request)))
+
+    async def _overview(self, request: Request) -> bytes:
+        requests.parse_query(request.query, ())
+        account = await self._named(request)
+        figures, plane, found = await asyncio.gather(
+            self._figures.get(),
+            self._accounts.plane_of(account),
+            self._plane.limits.of_account(account.id),
+        )
+        asked = self._plane.placement.names()
+        now = shapes.iso(self._plane.clock.now_ms())
+        limit = found.running_max
+        return shapes.answer(overview_of(account.id, plane, limit, figures, asked, now))
 
     async def _named(self, request: Request) -> AccountInfo:
         """The account that the path names."""

@@ -20,6 +20,7 @@ from ..runtime.histogram import Histogram
 from ..runtime.process import ProcessMeter
 from .admin_http import ADMIN_ROUTES, AdminRoutes
 from .auth import Admission, Principal, TokenBook
+from .dashboard_http import DashboardFiles
 from .deploy_http import DEPLOY_ROUTES, DeployRoutes
 from .dispatch_http import Dispatcher, Receive, Scope, Send
 from .errors_http import answer_of
@@ -45,6 +46,7 @@ class ControlPlaneApp(FastAPI):
         admission: knows who asks.
         parts: for each part of the system whether it does its work.
         draining: it ends soon, and is not ready for more.
+        dashboard: the page for operators; None: it is not served.
         metrics: the figures of the system.
     """
 
@@ -54,6 +56,7 @@ class ControlPlaneApp(FastAPI):
     parts: Kept[dict[str, bool]]
     metrics: Metrics
     draining = False
+    dashboard: DashboardFiles | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -63,6 +66,13 @@ class ControlPlaneApp(FastAPI):
             scope["raw_path"] = scope["path"].encode()
         if scope["raw_path"].startswith(_PREFIXES):
             await self.api(scope, receive, send)
+            return
+        if self.dashboard is not None and self.dashboard.has(scope["path"]):
+            try:
+                answer = self.dashboard.answer(scope)
+            except ToqueError as error:
+                answer = _response(error)
+            await answer(scope, receive, send)
             return
         if len(scope["path"]) > 1 and scope["path"].endswith("/"):  # the same path
             scope["path"] = scope["path"][:-1]
@@ -106,6 +116,7 @@ def make_app(
     failures: Failures | None = None,
     process: ProcessMeter | None = None,
     frames: Histogram | None = None,
+    dashboard: bool = True,
 ) -> ControlPlaneApp:
     """The application over a control plane.
 
@@ -116,6 +127,7 @@ def make_app(
         failures: slows those who present no valid token.
         process: figures of this process, for metrics.
         frames: how many calls this process's router sent in each frame, for metrics.
+        dashboard: whether to serve the page for operators.
     """
     app = ControlPlaneApp(title="toque", version=version, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False  # else it sends callers where their Host header says
@@ -127,6 +139,7 @@ def make_app(
     app.metrics = Metrics(plane, app.api, process, version, frames)
     app.api.add(DEPLOY_ROUTES, DeployRoutes(plane))
     app.api.add(MIGRATION_ROUTES, MigrationRoutes(plane))
+    app.dashboard = DashboardFiles() if dashboard else None
 
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
@@ -152,22 +165,24 @@ def make_app(
             return _response(error)
         return Response(await app.metrics.page.get(), headers={"content-type": CONTENT_TYPE})
 
-    async def refuse(request: Request, error: Exception) -> Response:
-        status = getattr(error, "status_code", 500)
-        if status == 405:
-            allowed = (getattr(error, "headers", None) or {}).get("Allow", "GET").split(", ")
-            return _response(
-                MethodNotAllowed(f"this path takes {', '.join(allowed)}.", {"allowed": allowed})
-            )
-        if status == 404:
-            return _response(RouteNotFound(f"there is no path {request.url.path!r:.200}."))
-        return _response(error)
-
     app.add_api_route("/healthz", healthz, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_api_route("/readyz", readyz, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_api_route("/metrics", metrics, methods=["GET"], include_in_schema=False)
-    app.add_exception_handler(HTTPException, refuse)
+    app.add_exception_handler(HTTPException, _refuse)
     return app
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """The answer where no route is found."""
+    status = getattr(error, "status_code", 500)
+    if status == 405:
+        allowed = (getattr(error, "headers", None) or {}).get("Allow", "GET").split(", ")
+        return _response(
+            MethodNotAllowed(f"this path takes {', '.join(allowed)}.", {"allowed": allowed})
+        )
+    if status == 404:
+        return _response(RouteNotFound(f"there is no path {request.url.path!r:.200}."))
+    return _response(error)
 
 
 def _response(error: BaseException) -> Response:

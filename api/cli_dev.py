@@ -22,9 +22,10 @@ from ..runtime.entropy import SystemEntropy
 from .app_http import make_app
 from .auth import ADMIN, OPERATOR, Principal, TokenBook
 from .cli_config import DATA_DEFAULT, DevFile, read_dev_file, write_dev_file
-from .cli_flags import Flags, MadeOn, flags_command, new_app
+from .cli_flags import Flags, MadeOn, NoDashboard, flags_command, new_app
 from .cli_machine import NumCpus, Resources, of_machine
 from .cli_output import print_json
+from .dashboard_http import dashboard_url
 from .logs import log_to_stderr
 from .server_http import HttpServer
 from .serving import Hosted, Listen, check_address, hosted_on, run_server, settle
@@ -64,6 +65,7 @@ def dev(
     ] = None,
     num_cpus: NumCpus = None,
     resources: Resources = None,
+    no_dashboard: NoDashboard = False,
 ) -> None:
     """Serve the workflows of a file on this machine."""
     data = Path(flags.settled().value("data") or DATA_DEFAULT)
@@ -73,7 +75,7 @@ def dev(
         settings["creates_per_second"] = (creates, creates)
     settings |= of_machine(num_cpus, resources, embedded)
     hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
-    raise typer.Exit(run_dev(DevOptions(hosted, port, flags.as_json)))
+    raise typer.Exit(run_dev(DevOptions(hosted, port, flags.as_json, not no_dashboard)))
 
 
 class DevOptions(NamedTuple):
@@ -82,6 +84,7 @@ class DevOptions(NamedTuple):
     hosted: Hosted
     port: int
     as_json: bool
+    dashboard: bool
 
 
 def run_dev(options: DevOptions) -> int:
@@ -104,6 +107,7 @@ async def _serve(options: DevOptions, listen: Listen) -> None:
             version=version("toque"),
             process=runtime.process,
             frames=runtime.router.calls_per_frame,
+            dashboard=options.dashboard,
         )
         async with HttpServer(app, SystemClock(), _HOST, options.port) as server:
             found = DevFile(server.url, token)
@@ -115,10 +119,13 @@ async def _serve(options: DevOptions, listen: Listen) -> None:
 
 def _tell(options: DevOptions, runtime: Runtime, url: str, dev_file: Path) -> None:
     if options.as_json:
-        print_json({"url": url, "workflows": runtime.workflows, "dev_file": str(dev_file)})
+        told = {"url": url, "workflows": runtime.workflows, "dev_file": str(dev_file)}
+        print_json({**told, "dashboard_url": dashboard_url(url) if options.dashboard else None})
     else:
         names = ", ".join(runtime.workflows) or "no workflows"
         print(f"toque serves {names} at {url} ({options.hosted.runs_on}; token in {dev_file}).")
+        if options.dashboard:
+            print(f"Dashboard: {dashboard_url(url)}")
         example = next(iter(runtime.workflows), "WORKFLOW")
         params = " --params '{...}'" if example in runtime.takes_params else ""
         where = options.hosted.data

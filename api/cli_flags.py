@@ -43,6 +43,11 @@ class MadeOn(StrEnum):
     V2 = "v2"
 
 
+NoDashboard = Annotated[
+    bool, typer.Option("--no-dashboard", help="Do not serve the page for operators.")
+]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flags:
     """The shared options as they were given; None: not given."""

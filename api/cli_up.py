@@ -25,9 +25,10 @@ from ..runtime.clock import SystemClock
 from ..runtime.errors import InvalidArgument
 from .app_http import ControlPlaneApp, make_app
 from .auth import TokenBook
-from .cli_flags import Flags, MadeOn, flags_command, new_app
+from .cli_flags import Flags, MadeOn, NoDashboard, flags_command, new_app
 from .cli_machine import NumCpus, Resources, of_machine
 from .cli_output import print_json
+from .dashboard_http import dashboard_url
 from .first_token import hand_over
 from .front_http import keep_writing
 from .fronts import Fronts, FrontSpec, default_count
@@ -61,6 +62,7 @@ class UpOptions(NamedTuple):
         behind_proxy: who reaches `host` comes by a proxy that speaks TLS.
         drain_s: how long it goes on after it has ceased to be ready.
         fronts: how many processes serve HTTP; None: as suits the machine.
+        dashboard: whether to serve the page for operators.
     """
 
     hosted: Hosted
@@ -73,6 +75,7 @@ class UpOptions(NamedTuple):
     as_json: bool
     fronts: int | None
     log_format: str
+    dashboard: bool
 
 
 @flags_command(app, left_out=("url", "token", "account", "profile"))
@@ -126,6 +129,7 @@ def up(
     ] = None,
     num_cpus: NumCpus = None,
     resources: Resources = None,
+    no_dashboard: NoDashboard = False,
 ) -> None:
     """Serve workflows and accounts in production."""
     log_to_stderr(log_format)
@@ -137,7 +141,7 @@ def up(
     hosted = hosted_on(embedded, path, data, settings, tuple(codec or ()))
     options = UpOptions(
         hosted, address_of(host), port, metrics_port, first_token_file, behind_proxy, drain,
-        flags.as_json, fronts, log_format,
+        flags.as_json, fronts, log_format, not no_dashboard,
     )  # fmt: skip
     raise typer.Exit(run_server(lambda listen: _serve(options, listen), as_json=flags.as_json))
 
@@ -202,6 +206,7 @@ async def _serve(options: UpOptions, listen: Listen) -> None:
             version=version("toque"),
             process=runtime.process,
             frames=runtime.router.calls_per_frame,
+            dashboard=options.dashboard,
         )
         clock = SystemClock()
         count = _count(options, runtime)
@@ -282,6 +287,7 @@ async def _start_fronts(
                 shards.control_shards,
                 options.log_format,
                 shards.listen,
+                options.dashboard,
             )
             for number in range(1, count)
         ]
@@ -304,10 +310,14 @@ def _tell(
 ) -> None:
     if options.as_json:
         told = {"url": url, "metrics_url": metrics_url, "workflows": runtime.workflows}
-        print_json({**told, "operator_token": first[0] if first else None})
+        page = dashboard_url(url) if options.dashboard else None
+        token = first[0] if first else None
+        print_json({**told, "dashboard_url": page, "operator_token": token})
     else:
         names = ", ".join(runtime.workflows) or "deployed code"
         print(f"toque serves {names} at {url} ({options.hosted.runs_on}).")
+        if options.dashboard:
+            print(f"Dashboard: {dashboard_url(url)}")
         if metrics_url is not None:
             print(f"Metrics: {metrics_url}")
         if first:

@@ -59,6 +59,7 @@ async def _serve(spec: FrontSpec) -> None:
         version=version("toque"),
         process=process,
         frames=router.calls_per_frame,
+        dashboard=spec.dashboard,
     )
     app.metrics.share(spec.run_dir, spec.number, spec.count)
     server = HttpServer(app, SystemClock(), spec.host, spec.port, loopback_only=False, joins=True)

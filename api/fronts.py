@@ -45,6 +45,7 @@ class FrontSpec(msgspec.Struct, frozen=True):
         data_shards, control_shards: which shards there are.
         log_format: of its log.
         listen: how shards listen.
+        dashboard: whether to serve the page for operators.
     """
 
     number: int
@@ -58,6 +59,7 @@ class FrontSpec(msgspec.Struct, frozen=True):
     control_shards: int
     log_format: str = "text"
     listen: Listen = "unix"
+    dashboard: bool = True
 
     @property
     def placement(self) -> Placement:

@@ -24,10 +24,12 @@ class Workflow:
         labels: account and name.
         ended: how many ended, by status.
         queue_age_ms: for how long the oldest that queues has done so.
+        target: slots that it may use; `souschefs`: of how many SousChefs this was put together.
     """
 
     def __init__(self, account: str, name: str) -> None:
         self.labels = (account, name)
+        self.target = self.souschefs = 0
         self._live = dict.fromkeys(_LIVE, 0)
         self.ended: dict[str, int] = {}
         self.queue_age_ms = 0
@@ -39,10 +41,32 @@ class Workflow:
         for status, count in told["ended"].items():
             self.ended[status] = self.ended.get(status, 0) + count
         self.queue_age_ms = max(self.queue_age_ms, told["queue_age_ms"])
+        self.target += told["target"]
+        self.souschefs += 1
 
     def live(self) -> Iterator[tuple[str, int]]:
         """How many have not ended, by status."""
         yield from self._live.items()
+
+
+def figures_of(figures: Figures, account: str) -> Figures:
+    """What shards tell of one account, and nothing of any other."""
+
+    def told(shard: Mapping[str, Any], key: str) -> list[Any]:
+        return [row for row in shard.get(key, ()) if row[0] == account]
+
+    return {
+        name: {
+            "names": told(shard, "names"),
+            "accounts": told(shard, "accounts"),
+            "souschefs": [
+                one
+                for one in shard.get("souschefs", ())
+                if one["souschef"].split("/", 1)[0] == account
+            ],
+        }
+        for name, shard in figures.items()
+    }
 
 
 def workflows_of(figures: Figures, most: int) -> list[Workflow]:

@@ -10,7 +10,9 @@ from typing import Any
 from ..runtime import limits
 from . import admin_shapes, deploy_shapes
 from . import openapi_examples as examples
+from .doctor import KINDS, Told
 from .openapi_operations import PAGE, PER_PAGE, Json, Operation, text
+from .overview import AccountOverview
 
 _TOQUE = "/toque/v1"
 _CLOUDFLARE = "/client/v4"
@@ -63,6 +65,29 @@ _DEPLOYED: dict[str, Any] = {
     "id": examples.WORKFLOW["id"],
     "is_new": True,
 }
+_OVERVIEW = {
+    "account": "shop",
+    "control_plane": "v2",
+    "running_max": limits.RUNNING_PER_ACCOUNT_DEFAULT,
+    "used": 12,
+    "leased": 20,
+    "wanted": 18,
+    "workflows": [
+        {
+            "name": "orders",
+            "queued": 6,
+            "running": 12,
+            "waiting": 300,
+            "paused": 0,
+            "ended": {"complete": 20_000, "errored": 3},
+            "lease": 20,
+            "queue_age_ms": 850,
+            "souschefs": 1,
+        }
+    ],
+    "complete": True,
+    "time": examples.TIME,
+}
 _CODE_HASH = "9a4c3d7be16f0a55c2e8b7d1f3a6905e4c1b2d3f8e7a6b5c4d3e2f1a0b9c8d7e"
 
 ADMIN_OPERATIONS = (
@@ -82,6 +107,25 @@ ADMIN_OPERATIONS = (
         "Counters of each shard that answers.",
         dict[str, dict[str, Any]],
         {"d0": {"live_entities": 12, "calls": 120}},
+        {},
+    ),
+    Operation(
+        "get",
+        _TOQUE + "/doctor",
+        "doctor",
+        "What is wrong with the server, by what its parts tell; an empty list: nothing.",
+        list[Told],
+        [
+            {
+                "code": "shard.late",
+                "place": "d0",
+                "detail": "alarm_late_ms_max is 90000",
+                "meaning": KINDS["shard.late"].meaning,
+                "fix": "",
+                "fixed": False,
+                "note": False,
+            }
+        ],
         {},
     ),
     Operation(
@@ -113,6 +157,15 @@ ADMIN_OPERATIONS = (
         "Get an account.",
         admin_shapes.AccountShape,
         _ACCOUNT_EXAMPLE,
+        {},
+    ),
+    Operation(
+        "get",
+        _ACCOUNT + "/overview",
+        "getOverview",
+        "How the account does just now: slots, queues and their ages, by workflow.",
+        AccountOverview,
+        _OVERVIEW,
         {},
     ),
     Operation(

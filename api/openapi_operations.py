@@ -215,6 +215,10 @@ WORKFLOW_OPERATIONS = (
         {
             "order": text("Order of steps.", enum=["asc", "desc"], default="asc"),
             "simple": text("`true`: without steps.", enum=["false", "true"], default="false"),
+            "steps": number("Only the first so many steps of that order; 0: all.", minimum=0),
+            "payload_bytes": number(
+                "Leave longer payloads out, and tell their lengths instead.", minimum=0
+            ),
             "wait": _WAIT,
         },
     ),

@@ -141,8 +141,11 @@ class Routes:
         return shapes.answer_instances(found)
 
     async def _get_instance(self, request: Request) -> bytes:
-        query = requests.parse_query(request.query, ("order", "simple", "wait"))
+        query = requests.parse_query(
+            request.query, ("order", "simple", "wait", "steps", "payload_bytes")
+        )
         wait_ms = _wait_of(query)
+        payload_max = requests.parse_int(query, "payload_bytes", None)
         workflow, instance_id = request.words
         work = self._plane.get_instance(
             request.account,
@@ -150,10 +153,11 @@ class Routes:
             instance_id,
             with_steps=requests.parse_choice(query, "simple", ("false", "true")) == "false",
             newest_first=requests.parse_choice(query, "order", ("asc", "desc")) == "desc",
+            steps_max=requests.parse_int(query, "steps", 0) or 0,
             wait_ms=wait_ms,
         )
         view = await (self._while_there(request, work) if wait_ms else work)
-        return shapes.answer(shapes.detail(view))
+        return shapes.answer(shapes.detail(view, payload_max))
 
     async def _change_status(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())

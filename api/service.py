@@ -354,9 +354,13 @@ class ControlPlane(InstanceChanges):
         *,
         with_steps: bool = True,
         newest_first: bool = False,
+        steps_max: int = 0,
         wait_ms: int = 0,
     ) -> InstanceView:
-        """An instance, or `InstanceNotFound`; with `wait_ms`, when it has ended or time is up."""
+        """An instance, or `InstanceNotFound`; with `wait_ms`, when it has ended or time is up.
+
+        `steps_max`: only the first so many steps of that order; 0: all.
+        """
         check_wait(wait_ms)
         check_instance_id(instance_id)
         record = await self._workflow(account, workflow)
@@ -365,9 +369,10 @@ class ControlPlane(InstanceChanges):
             view = await self._wait(ref, wait_ms, None)
             if not with_steps:
                 return view
+        bound = (steps_max,) if steps_max else ()
         deadline = self._caller.deadline()
         return await self._caller.call(
-            InstanceView, deadline, ref, "view", with_steps, newest_first
+            InstanceView, deadline, ref, "view", with_steps, newest_first, *bound
         )
 
     async def step_output(

@@ -136,6 +136,7 @@ class StepShape(msgspec.Struct, frozen=True, tag="step", tag_field="type"):
     config: ConfigShape
     retry_at: str | None
     interruptions: int
+    output_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class UndoingShape(StepShape, frozen=True, tag="rollback", tag_field="type"):
@@ -177,10 +178,15 @@ class WaitShape(msgspec.Struct, frozen=True, tag="waitForEvent", tag_field="type
     error: ErrorShape | None
     output: msgspec.Raw
     event_type: str
+    output_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Detail(msgspec.Struct, frozen=True):
-    """An instance in full."""
+    """An instance in full.
+
+    `params_bytes`, `output_bytes` (of steps too): that payload is longer than was asked for, and
+    `null` stands in its place; so long it is.
+    """
 
     id: str
     run_id: str
@@ -202,6 +208,8 @@ class Detail(msgspec.Struct, frozen=True):
     modified_on: str
     code_changed: bool
     continued: int
+    params_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    output_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class StatusChanged(msgspec.Struct, frozen=True):
@@ -319,6 +327,13 @@ def _raw(payload: bytes | None) -> msgspec.Raw:
     return msgspec.Raw(payload) if payload else _NULL
 
 
+def _cut(payload: bytes | None, most: int | None) -> tuple[msgspec.Raw, int | msgspec.UnsetType]:
+    """A payload, unless it is too long: then its length."""
+    if most is None or payload is None or len(payload) <= most:
+        return _raw(payload), msgspec.UNSET
+    return _NULL, len(payload)
+
+
 def success_of(status: str) -> bool | None:
     """Whether an instance of that status succeeded; None while it can still go either way."""
     return status == "complete" if status in FINAL_STATUSES else None
@@ -431,10 +446,11 @@ def _attempt(attempt: AttemptView) -> AttemptShape:
 
 
 def step_shape(
-    step: StepView,
+    step: StepView, payload_max: int | None = None
 ) -> StepShape | UndoingShape | SleepShape | WaitShape | TerminationShape:
-    """A step in the form of its type."""
+    """A step in the form of its type; an output of more bytes than `payload_max` is left out."""
     start = iso(step.start_ms)
+    output, output_bytes = _cut(step.output, payload_max)
     error = _error(step.error)
     if step.type in ("step", "rollback"):
         delay = "[dynamic]" if step.retry_delay_ms is None else step.retry_delay_ms
@@ -446,13 +462,14 @@ def step_shape(
             start,
             _iso_or_none(step.end_ms),
             step.success,
-            _raw(step.output),
+            output,
             error,
             [_attempt(attempt) for attempt in step.attempts],
             max(step.attempts_total, len(step.attempts)),
             ConfigShape(retries, step.timeout_ms, step.deadline_ms or None, sensitive),
             _iso_or_none(step.retry_at_ms),
             step.interruptions,
+            output_bytes,
         )
     end = start if step.end_ms is None else iso(step.end_ms)
     if step.type == "sleep":
@@ -460,7 +477,7 @@ def step_shape(
     if step.type == "termination":
         return TerminationShape(step.name, start, end, TriggerShape(step.source or "unknown"))
     event_type = step.event_type or ""
-    return WaitShape(step.name, start, end, step.finished, error, _raw(step.output), event_type)
+    return WaitShape(step.name, start, end, step.finished, error, output, event_type, output_bytes)
 
 
 class StepOutputShape(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -485,14 +502,16 @@ def stream_name(found: StepOutput) -> str:
     return ref_of(found.output or NULL).sha256
 
 
-def detail(view: InstanceView) -> Detail:
-    """An instance in full."""
+def detail(view: InstanceView, payload_max: int | None = None) -> Detail:
+    """An instance in full; payloads of more bytes than `payload_max` are left out."""
+    params, params_bytes = _cut(view.params, payload_max)
+    output, output_bytes = _cut(view.output, payload_max)
     return Detail(
         id=view.id,
         run_id=view.run_id,
         workflow_id=view.workflow_uuid,
         status=view.status,
-        params=_raw(view.params),
+        params=params,
         trigger=TriggerShape(view.source),
         version_id=view.version_id,
         queued=iso(view.queued_ms),
@@ -500,14 +519,16 @@ def detail(view: InstanceView) -> Detail:
         end=_iso_or_none(view.ended_ms),
         success=success_of(view.status),
         error=_error(view.error),
-        output=_raw(view.output),
+        output=output,
         rollback=_rollback(view.rollback),
         step_count=view.step_count,
-        steps=[step_shape(step) for step in view.steps],
+        steps=[step_shape(step, payload_max) for step in view.steps],
         created_on=iso(view.created_ms),
         modified_on=iso(view.modified_ms),
         code_changed=view.code_changed,
         continued=view.continued,
+        params_bytes=params_bytes,
+        output_bytes=output_bytes,
     )
 
 

@@ -123,22 +123,24 @@ class Engine(InstanceOperations):
     def _choose_souschef(self, souschefs: int) -> int:
         return self.ctx.entropy.randrange(souschefs) if souschefs > 0 else OLD_NUMBER
 
-    def view(self, with_steps: bool, newest_first: bool) -> InstanceView | Awaitable[InstanceView]:
-        """The instance as it is now."""
+    def view(
+        self, with_steps: bool, newest_first: bool, most: int = 0
+    ) -> InstanceView | Awaitable[InstanceView]:
+        """The instance as it is now, with at most so many steps; 0: with all."""
         instance = self._existing()
         if not with_steps:
             return self._view()
         if self._is_long():
-            return self._long_view(newest_first)
+            return self._long_view(newest_first, most)
         records = self._in_memory()
         views = step_views(
             instance,
             self._rows.records() if records is None else records,
             self.ctx.clock.now_ms(),
         )
-        return self._view(in_order(instance, views, newest_first=newest_first))
+        return self._view(in_order(instance, views, newest_first=newest_first)[: most or None])
 
-    async def _long_view(self, newest_first: bool) -> InstanceView:
+    async def _long_view(self, newest_first: bool, most: int) -> InstanceView:
         """As `view`, a slice a turn: others of the shard have theirs between.
 
         Steps are encoded in their slices too, since that takes as long as all the rest.
@@ -157,7 +159,8 @@ class Engine(InstanceOperations):
                 await asyncio.sleep(0)
             instance = self._existing()
             if instance.run_id == run_id:
-                return self._view(in_order(instance, steps, newest_first=newest_first))
+                shown = in_order(instance, steps, newest_first=newest_first)
+                return self._view(shown[: most or None])
 
     def step_output(self, name: str, kind: str, attempt: int) -> StepOutput | Awaitable[StepOutput]:
         """What a step or wait gave, in full, by its public name.

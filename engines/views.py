@@ -311,7 +311,7 @@ class PageRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 # Engine (kind "Engine", key "account/workflow uuid/instance id"):
 #   create(request: CreateRequest) -> InstanceView        (steps empty)
-#   view(with_steps: bool, newest_first: bool) -> InstanceView          (InstanceNotFound)
+#   view(with_steps: bool, newest_first: bool, most: int = 0) -> InstanceView  (InstanceNotFound)
 #   wait(wait_ms: int) -> InstanceView                     answers at the end, or after wait_ms
 #   send_event(event_type: str, payload: bytes, request_id: str) -> int  (timestamp in ms;
 #       InstanceNotFound, InstanceFinished)

@@ -26,6 +26,7 @@ FLOORS = {
     "gatekeeper": 3,
     "souschef": 4,
     "migration": 5,
+    "dashboard": 5,
     "api": 6,
     "loadtest": 7,
     "toque": 8,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.serving import get
 from toque.api import cli_exits
 from toque.api.cli_config import DATA_DEFAULT
 from toque.runtime.datadir import DIR_FORMAT
@@ -67,6 +68,9 @@ def serving(folder: Path, path: Path | str = "app.py") -> Iterator[dict[str, str
 def test_it_serves_until_it_is_told_to_stop(folder: Path) -> None:
     with serving(folder) as told:
         assert told["workflows"] == ["hello"]
+        assert told["dashboard_url"] == f"{told['url']}/dashboard/"
+        status, page = get(told["dashboard_url"])
+        assert (status, "<title>toque</title>" in page) == (200, True)
         made = toque(
             folder, "create", "hello", "--id", "a/1", "--params", '"you"', "--wait", "--json"
         )

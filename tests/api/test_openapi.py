@@ -92,7 +92,7 @@ def check(schema: Any, value: Any) -> None:
 def form(value: Any) -> Any:
     """The fields of an answer without their values; payloads are anybody's."""
     if isinstance(value, dict):
-        opaque = ("params", "output", "instances", "data", "payload")
+        opaque = ("params", "output", "instances", "data", "payload", "ended")
         return {key: "any" if key in opaque else form(each) for key, each in value.items()}
     if isinstance(value, list):
         return [form(value[0])] if value else []
@@ -190,6 +190,9 @@ def compare(op: Operation, example: Any, result: Any) -> None:
         shown, answered = ({**one, "events": []} for one in (shown, answered))
     if op.name == "shards":  # by name; counters are each shard's own affair
         assert set(example["d0"]) <= set(result["d0"])
+        return
+    if op.name == "doctor":  # this server is well
+        assert result == []
         return
     if op.name == "deleteInstances":
         assert result["errors"]

@@ -59,6 +59,8 @@ def test_it_serves_and_ends_in_order(tmp_path: Path) -> None:
     with up(tmp_path, (*words, "--first-token-file", str(token_file)), env=env) as served:
         assert served.told["workflows"] == ["hello"]
         assert served.told["operator_token"] is None
+        assert served.told["dashboard_url"] == f"{served.told['url']}/dashboard/"
+        assert get(served.told["dashboard_url"])[0] == 200
         assert b"READY=1" in manager.recv(1000)
         assert manager.recv(1000) == b"WATCHDOG=1"
         token = token_file.read_text().strip()
@@ -94,7 +96,9 @@ def test_the_account_of_a_new_directory_may_be_on_v1(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     token_file = tmp_path / "token"
     words = ("app.py", *WORDS, "--drain", "0", "--first-token-file", str(token_file))
-    with up(tmp_path, (*words, "--control-plane", "v1")) as served:
+    with up(tmp_path, (*words, "--control-plane", "v1", "--no-dashboard")) as served:
+        assert served.told["dashboard_url"] is None
+        assert served.get("/dashboard/")[0] == 401
         token = token_file.read_text().strip()
         _, found = served.get("/toque/v1/accounts/default", token)
         assert found["result"]["control_plane"] == "v1"
