@@ -35,7 +35,7 @@ export function showMigration(place, context, { account }) {
     if (told.migration_id === null) {
       return h("p", {}, `No move was begun; the account is on ${(told.plane ?? "an unknown plane").toUpperCase()}. `, h("span", { class: "quiet" }, "Begin one with toque migrate start."));
     }
-    const isOver = !told.abortable && !told.paused && told.states.at(-1)?.state === told.state && /^(done|aborted)$/.test(told.state);
+    const isOver = ["retired", "aborted"].includes(told.state);
     return [
       h("section", { class: "panel" },
         h("p", {}, "State ", h("b", {}, told.state), told.paused ? (told.holds ? "; it holds, since it is paused" : "; it is to be paused") : null, told.starts_on ? ["; begins ", moment(told.starts_on)] : null),

@@ -145,7 +145,7 @@ function rowOf(account, flow, now) {
     counted("Queued", "queued"),
     cell("Oldest", now?.queued ? duration(now.queue_age_ms) : h("span", { class: "quiet" }, "-")),
     counted("Running", "running"),
-    cell("Lease", now ? count(now.lease) : "..."),
+    cell("Lease", now ? count(now.lease) : h("span", { class: "quiet" }, "-")),
     counted("Waiting", "waiting"),
     counted("Paused", "paused"),
     counted("Complete", "complete"),

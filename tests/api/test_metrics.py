@@ -188,7 +188,15 @@ def test_a_shard_that_does_not_answer_is_shown_as_down(
 
 
 def lane(souschef: str, **more: Any) -> dict[str, Any]:
-    zero = {"queued": 0, "running": 0, "waiting": 0, "paused": 0, "queue_age_ms": 0, "ended": {}}
+    zero = {
+        "queued": 0,
+        "running": 0,
+        "waiting": 0,
+        "paused": 0,
+        "queue_age_ms": 0,
+        "ended": {},
+        "target": 0,
+    }
     return {"souschef": souschef, **zero, **more}
 
 

@@ -309,6 +309,31 @@ async def test_limits_are_changed_and_a_queue_is_explained(tmp_path: Path) -> No
         await page.until("document.querySelector('.tile .figure').innerText === '0'")
 
 
+async def test_an_account_on_v1_and_its_move_are_shown(tmp_path: Path) -> None:
+    async with world(tmp_path, control_plane="v1") as all_of_it:
+        page = all_of_it.page
+        await all_of_it.runtime.client().create_instance("Nap", "n")
+        await all_of_it.until("Nap", "n", "waiting")
+        await all_of_it.open("a/default", "operator")
+        await page.sees("V1")
+        await page.sees("(v1): 0 queued")
+        await page.click("1", "tbody")
+        await page.click("n", "tbody")
+        await page.sees("It sleeps: nap-1.")
+        await page.click("Migration")
+        await page.sees("No move was begun; the account is on V1.")
+        await all_of_it.runtime.control_plane.migrations.start("default", in_ms=60_000)
+        await page.sees("planned")
+        await page.click("Pause", "main")
+        await page.click("Pause", "dialog")
+        await page.sees("paused")
+        await page.click("Abort", "main")
+        await page.sees("the account stays on V1")
+        await page.click("Abort", "dialog")
+        await page.sees("aborted")
+        await page.until("document.querySelector('main button') === null")
+
+
 async def test_a_long_history_and_long_payloads_stay_bounded(tmp_path: Path) -> None:
     async with world(tmp_path) as all_of_it:
         page = all_of_it.page
