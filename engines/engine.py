@@ -270,6 +270,7 @@ class Engine(InstanceOperations):
             return False
         if instance.status != "queued":
             self._keep_running()
+            self._flush()  # it may end or park at once; and the answer says that its slot is free
             return instance.status in HOLDS_SLOT
         now_ms = self.ctx.clock.now_ms()
         instance.status = move(instance.status, "grant")

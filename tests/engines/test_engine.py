@@ -288,3 +288,22 @@ async def test_non_determinism_ends_the_instance(tmp_path: Path) -> None:
         assert "'new-1'" in view.error.message
         assert began == ["old"]
         assert [step.name for step in view.steps] == ["old-1", "s-1"]
+
+
+async def test_a_grant_that_comes_again_after_a_reset_tells_no_end_that_is_not_written(
+    tmp_path: Path,
+) -> None:
+    @workflow(name="w")
+    async def at_once(event: Event, step: Step) -> Any:
+        return 1
+
+    async with rigged(tmp_path) as rig:
+        await rig.create("w")  # its code can't be had yet
+        await rig.status("running")
+        rig.define(at_once)
+        rig.host.reset(rig.host._live[EntityRef("Engine", KEY)], RuntimeError("a fault"))
+        queued = rig.reports[0]
+        assert await rig.grant(queued) == [False]
+        [row] = rig.rows("instances")
+        assert "complete" in row
+        assert (await rig.view()).output == b"1"

@@ -147,6 +147,12 @@ CASES: dict[str, Case] = {
         "a program ends as it must",
         "an event that is there is taken",
     ),
+    "grant_unwritten": _case(
+        on("reset", "zombie", gap_s=0.5, limit=8),
+        "what an event changes is written",
+        "running <= ledger",
+        "an acknowledged create ends",
+    ),
     "missing_code_fails": _case(on("code", gap_s=2.0), "a program ends as it must"),
     "outbox_unconfirmed": _case(
         on("loss", "crash", weather=20.0, gap_s=1.0, down_s=2.0, work=("entities",)),

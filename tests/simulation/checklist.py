@@ -43,6 +43,7 @@ PROMISES: dict[int, Promise] = {
             "an acknowledged create ends",
             "a program ends as it must",
             "every step has run",
+            "what an event changes is written",
             "nothing is left when all has ended",
             "an entity's alarm comes",
             "a cleared workflow ends",

@@ -7,8 +7,10 @@ from typing import Any
 
 from toque.engines import life, outcomes
 from toque.engines.claiming import Claiming
+from toque.engines.engine import Engine
 from toque.engines.failures import record_of
 from toque.engines.life import InstanceLife
+from toque.engines.status import HOLDS_SLOT
 from toque.engines.worker_host import WorkerHost
 
 Bug = tuple[Any, str, Any]
@@ -64,6 +66,21 @@ def _frames_overtake() -> Bug:
     return WorkerHost, "_send", send
 
 
+def _grant_unwritten() -> Bug:
+    """What becomes of an instance that is granted once more after a reset is not written."""
+    whole = Engine.grant
+
+    def grant(self: Any, run_id: str, turn: int) -> bool:
+        instance = self._instance
+        asked = instance is not None and (instance.run_id, instance.turn) == (run_id, turn)
+        if not asked or instance.status == "queued":
+            return whole(self, run_id, turn)
+        self._keep_running()
+        return instance.status in HOLDS_SLOT
+
+    return Engine, "grant", grant
+
+
 CODE_BUGS: dict[str, tuple[Callable[[], Bug], ...]] = {
     "unfit_taken": (_unfit_taken,),
     "divergence_unseen": (_divergence_unseen,),
@@ -72,4 +89,5 @@ CODE_BUGS: dict[str, tuple[Callable[[], Bug], ...]] = {
     "lost_run_forgotten": (_lost_run_forgotten,),
     "missing_code_fails": (_missing_code_fails,),
     "frames_overtake": (_frames_overtake,),
+    "grant_unwritten": (_grant_unwritten,),
 }

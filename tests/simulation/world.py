@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from toque.engines.engine import Engine
 from toque.gatekeeper.messages import CycleRequest
 from toque.runtime import limits
 from toque.runtime.codec import unpack
@@ -217,6 +218,22 @@ class World(Mischief):
             )
         self.trace.note("commit", owner.process.name, owner.store.durable_seq + 1)
         self.disk.committed(owner.shard, self.loop.time(), tables)
+        self._check_written(owner)
+
+    def _check_written(self, owner: Owner) -> None:
+        """No Engine has changed in an event that left it at that: an answer may have told it."""
+        engines = [
+            activation.entity
+            for activation in owner.opened.host._live.values()
+            if isinstance(activation.entity, Engine)
+        ]
+        if engines:
+            unwritten = [
+                engine.ctx.ref.key
+                for engine in engines
+                if engine._is_changed or engine._starts or engine._rows._gathered
+            ]
+            self.promises.hold("what an event changes is written", not unwritten, *unwritten)
 
     def crash(self, shard: str, outcome: str, down_s: float) -> None:
         """The owner dies now; the commit under way is lost or kept. Comes back after a while."""
