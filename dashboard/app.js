@@ -172,6 +172,7 @@ const planeMark = (plane) => (plane === "moving" ? status("moving") : plane.toUp
 function start() {
   window.addEventListener("hashchange", () => {
     show();
+    if (who) main.focus();
     window.scrollTo(0, 0);
   });
   if (!token.get()) {

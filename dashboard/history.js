@@ -6,6 +6,7 @@ import { clock, count, duration, errorText, payload } from "./format.js";
 import { result } from "./http.js";
 
 const WINDOW = 100;
+// The cursor that such a filter leads to is the number of the newest event of all.
 const TAIL_FILTER = "workflow_terminated";
 
 export function showHistory(place, words, failed) {
@@ -19,24 +20,23 @@ export function showHistory(place, words, failed) {
 
   return { add, reset, tail, stop: () => ended.abort() };
 
-  // The newest number is so great; without it, it is asked for.
-  async function tail(number) {
+  // Find the number of the newest event, and show what led to it; gives the number.
+  async function tail() {
     try {
-      if (number === undefined) {
-        let told = { cursor: 0, events: [1] };
-        while (told.events.length) {
-          const query = { cursor: told.cursor, filter: TAIL_FILTER };
-          told = await result("getEvents", words, { query, signal: ended.signal });
-        }
-        number = told.cursor;
+      let told = { cursor: Math.max(0, known), events: [null] };
+      while (told.events.length) {
+        const query = { cursor: told.cursor, filter: TAIL_FILTER };
+        told = await result("getEvents", words, { query, signal: ended.signal });
       }
-      if (number === known) return;
-      known = newest = number;
+      if (told.cursor === known) return known;
+      known = newest = told.cursor;
       if (until === null) await load();
       else show();
     } catch (error) {
       if (!ended.signal.aborted && !error.isAway) render(body, problem(error));
+      throw error;
     }
+    return known;
   }
 
   function add(event) {

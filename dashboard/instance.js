@@ -18,9 +18,7 @@ const FOLLOW_GAP_MS = 5_000; // between two attempts to subscribe
 const PAYLOAD_BYTES = 4_096;
 const STEPS = 100;
 const STEPS_MORE = 400;
-const STEPS_MAX = 2_000;
-// The cursor that a filter of ends leads to is the number of the newest event of all.
-const TAIL_FILTER = "workflow_terminated";
+const STEPS_MAX = 500; // more cost the instance's shard a walk through its whole journal
 
 export function showInstance(place, context, { account, workflow, instance }) {
   const words = { account_id: account, workflow_name: workflow, instance_id: instance };
@@ -65,7 +63,7 @@ export function showInstance(place, context, { account, workflow, instance }) {
     poll.periodMs = isOver ? ENDED_PERIOD_MS : PERIOD_MS;
     const isDue = performance.now() - followedAt > FOLLOW_GAP_MS;
     if (!isOver && !live && isDue) follow();
-    else if (isOver && !live) history.tail();
+    else if (isOver && !live) await history.tail().catch(() => {}); // it has told so
   }
 
   function show(waiting) {
@@ -141,9 +139,8 @@ export function showInstance(place, context, { account, workflow, instance }) {
     const mine = (live = new AbortController());
     followedAt = performance.now();
     try {
-      const tail = await result("getEvents", words, { query: { filter: TAIL_FILTER, limit: 500 }, signal: mine.signal });
-      await history.tail(tail.cursor);
-      for await (const event of subscribe(words, tail.cursor, mine.signal)) {
+      const tail = await history.tail();
+      for await (const event of subscribe(words, tail, mine.signal)) {
         history.add(event);
         soon();
       }

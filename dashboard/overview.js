@@ -101,7 +101,7 @@ function tilesOf(overview, perSecond) {
     tile("Waiting", count(sum("waiting")), "for time or an event; no slot held"),
     tile("Paused", count(sum("paused")), "until somebody resumes them"),
     tile("Created a second", perSecond === null ? "..." : rate(perSecond), "over the last 20 seconds"),
-    tile("Control plane", (overview.control_plane ?? "unknown").toUpperCase(), overview.complete ? `${count(overview.wanted)} slots wanted` : "not every shard answers: figures are too low"),
+    tile("Control plane", (overview.control_plane ?? "unknown").toUpperCase(), overview.complete ? `${count(overview.wanted)} slots wanted` : "not every shard has told all: figures are too low"),
   ];
 }
 

@@ -51,7 +51,7 @@ from .journal import (
 from .keeping import whole
 from .operations import InstanceOperations
 from .ports import ENGINE_KIND, OLD_NUMBER, SOUSCHEF_KIND, souschef_ref
-from .present import in_order, step_output, step_views
+from .present import in_order, part_of, step_output, step_views
 from .rows import check_same, content_of
 from .status import FINISHED, HOLDS_SLOT, move
 from .views import CreateRequest, InstanceView, StepOutput, retention_of
@@ -130,9 +130,11 @@ class Engine(InstanceOperations):
         instance = self._existing()
         if not with_steps:
             return self._view()
-        if self._is_long():
-            return self._long_view(newest_first, most)
         records = self._in_memory()
+        if records is not None and 0 < most <= limits.RECORDS_READ_PER_TURN_MAX:
+            records = part_of(records, most, newest_first=newest_first)
+        elif self._is_long():
+            return self._long_view(newest_first, most)
         views = step_views(
             instance,
             self._rows.records() if records is None else records,

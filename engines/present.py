@@ -5,7 +5,8 @@ Pure: records in, views out. What has not ended yet is shown as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from ..runtime.codec import NULL
@@ -85,6 +86,13 @@ def step_views(instance: Instance, records: Iterable[Record], now_ms: int) -> li
     ended_ms = instance.ended_ms if instance.status in FINISHED else None
     pause = instance.pause_so_far(now_ms)
     return [_step_view(record, ended_ms, pause) for record in records if record.kind not in HIDDEN]
+
+
+def part_of(records: Sequence[Record], most: int, *, newest_first: bool) -> list[Record]:
+    """The first so many of an instance's steps in that order, in the order of the journal."""
+    ordered = reversed(records) if newest_first else iter(records)
+    found = list(islice((each for each in ordered if each.kind not in HIDDEN), most))
+    return found[::-1] if newest_first else found
 
 
 def in_order(instance: Instance, views: list[StepView], *, newest_first: bool) -> list[StepView]:

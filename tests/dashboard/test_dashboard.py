@@ -124,6 +124,22 @@ async def test_a_token_is_asked_for_tried_and_kept_in_this_tab_only(tmp_path: Pa
         await page.until("document.querySelectorAll('tbody tr').length === 2")
 
 
+async def test_a_token_that_is_revoked_leads_back_to_the_door(tmp_path: Path) -> None:
+    async with world(tmp_path) as all_of_it:
+        page, accounts = all_of_it.page, all_of_it.runtime.control_plane.accounts
+        await all_of_it.runtime.client().create_instance("Nap", "n")
+        made = await accounts.create_token("default", "short", "write")
+        await all_of_it.open("a/default/w/Nap/i/n", made.text)
+        await page.sees("It sleeps: nap-1.")
+        await page.sees("sleep_started")
+        assert "Sign out" in await page.text()
+        await accounts.revoke_token("default", made.record.id)
+        await page.sees("Sign in to toque")
+        await page.sees("the token is not known")
+        assert await page.eval("sessionStorage.length") == 0
+        assert "nap-1" not in await page.text()
+
+
 async def test_who_may_only_read_is_offered_no_change(tmp_path: Path) -> None:
     async with world(tmp_path) as all_of_it:
         page = all_of_it.page
@@ -402,7 +418,7 @@ async def test_nobody_asks_while_nobody_looks(tmp_path: Path) -> None:
         await page.eval(
             "Object.defineProperty(document, 'hidden', { value: true, configurable: true })"
         )
-        quiet = "new Promise((done) => setTimeout(done, 3_000))"  # more than a period of each
+        quiet = "new Promise((done) => setTimeout(done, 2_500))"  # more than a period
         await page.eval(quiet)
         asked = len(page.requests)
         await page.eval(quiet)

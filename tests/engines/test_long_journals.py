@@ -167,3 +167,41 @@ async def test_a_view_of_what_is_restarted_meanwhile_is_of_one_run(
         again = await rig.view()
         assert view.run_id == again.run_id
         assert len(view.steps) < STEPS, "not those of the run before"
+
+
+@pytest.mark.parametrize("is_evicted", [False, True])
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_part_of_the_steps_is_that_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_evicted: bool, has_ended: bool
+) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(long)
+        await rig.status("waiting")
+        if has_ended:
+            await rig.call("terminate", "r2", False, "api")
+        for size in (
+            limits.RECORDS_READ_PER_TURN_MAX,
+            SLICE,
+        ):  # as a short journal, and as a long one
+            monkeypatch.setattr(limits, "RECORDS_READ_PER_TURN_MAX", size)
+            if is_evicted:
+                rig.restart("kept")
+                await rig.pass_time(0.1)
+            for newest_first in (False, True):
+                whole = view_of(await rig.call("view", True, newest_first)).steps
+                assert len(whole) == STEPS + 1 + has_ended
+                for most in (1, 2, SLICE + 1, STEPS + 1, 1_000):
+                    part = view_of(await rig.call("view", True, newest_first, most)).steps
+                    assert part == whole[:most], (size, newest_first, most)
+
+
+async def test_the_newest_steps_of_what_is_in_memory_are_given_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rigged(tmp_path) as rig:
+        await rig.create(long)
+        await rig.status("waiting")
+        monkeypatch.setattr(limits, "RECORDS_READ_PER_TURN_MAX", SLICE)
+        some, _ = await turns_of(rig, lambda rig: rig.call("view", True, True, SLICE))
+        whole, _ = await turns_of(rig, lambda rig: rig.call("view", True, True))
+        assert whole >= some + STEPS // SLICE
