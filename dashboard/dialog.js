@@ -15,7 +15,7 @@ export function confirm({ title, text, fields = [], label, isDanger = false, act
   let key = newKey();
   const told = h("div", {});
   const button = h("button", { type: "submit", class: isDanger ? "danger" : "main" }, label);
-  const cancel = h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel");
+  const cancel = h("button", { type: "button", on: { click: () => dialog.close() } }, "Back");
   const form = h(
     "form",
     { method: "dialog", on: { submit } },
@@ -27,7 +27,7 @@ export function confirm({ title, text, fields = [], label, isDanger = false, act
   );
   dialog.replaceChildren(form);
   dialog.showModal();
-  (fields.length ? form.querySelector("input, select, textarea") ?? cancel : cancel).focus();
+  (form.querySelector("input:not([type=checkbox]), select, textarea") ?? cancel).focus();
 
   async function submit(event) {
     event.preventDefault();
