@@ -20,6 +20,7 @@ from .changes import BatchChanges, ItemError
 from .client_values import (
     CreateProgress,
     CreateResult,
+    InstanceError,
     InstanceLine,
     InstanceStatus,
     StepStatus,
@@ -171,6 +172,8 @@ def print_instance(workflow: str, status: InstanceStatus) -> None:
     ]
     if status.error is not None:
         facts.append(("error", escape(f"{status.error.name}: {status.error.message}")))
+        if status.error.at:
+            facts.append(("raised", escape("\n".join(status.error.at))))
     if status.rollback is not None:
         why = status.rollback.error
         told = status.rollback.outcome + (f": {why.name}: {why.message}" if why else "")
@@ -217,7 +220,7 @@ def _step_row(step: StepStatus, clock: Callable[[str], str]) -> tuple[str, ...]:
     failed = step.error
     if failed is None and step.success is None and step.attempts:
         failed = step.attempts[-1].error
-    result = f"{failed.name}: {failed.message}" if failed else _short(step.output)
+    result = _failure(failed) if failed else _short(step.output)
     attempts = str(step.attempts_total) if has_attempts else "-"
     return (
         escape(step.name),
@@ -228,6 +231,12 @@ def _step_row(step: StepStatus, clock: Callable[[str], str]) -> tuple[str, ...]:
         clock(step.end) if step.end else "-",
         result if failed is None else escape(result),
     )
+
+
+def _failure(error: InstanceError) -> str:
+    """An error with the line that raised it."""
+    place = f" ({error.at[-1]})" if error.at else ""
+    return f"{error.name}: {error.message}{place}"
 
 
 def _short(value: Any, chars_max: int = 200) -> str:

@@ -244,8 +244,11 @@ def check_success(status: InstanceStatus) -> InstanceStatus:
     if status.finished and not status.success:
         error = status.error or InstanceError(status.status, "")
         why = f": {error.name}: {error.message}" if status.error else ""
-        raise InstanceFailed(
+        failed = InstanceFailed(
             f"instance {status.id!r} is {status.status}{why}",
             {"id": status.id, "status": status.status, "name": error.name, "data": error.data},
         )
+        for line in error.at:  # Python shows notes below a traceback
+            failed.add_note(f"  raised at {line}")
+        raise failed
     return status

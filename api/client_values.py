@@ -20,11 +20,18 @@ T = TypeVar("T")
 
 
 class InstanceError(msgspec.Struct, frozen=True):
-    """Why an instance, a step or an attempt failed; `data` holds the details that it carried."""
+    """Why an instance, a step or an attempt failed.
+
+    Attributes:
+        data: the details that it carried.
+        at: where it was raised, as lines like `orders.py:41 in charge`, oldest call first; empty
+            if no code of the workflow raised it.
+    """
 
     name: str
     message: str
     data: Any = None
+    at: tuple[str, ...] = ()
 
 
 class StepAttempt(msgspec.Struct, frozen=True):

@@ -35,11 +35,15 @@ _TAIL = b',"success":true,"errors":[],"messages":[]}'
 
 
 class ErrorShape(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An instance's or a step's error; `data` if it carried details."""
+    """An instance's or a step's error; `data` if it carried details, `at` if user code raised it.
+
+    `at` holds the lines of its traceback, oldest call first.
+    """
 
     name: str
     message: str
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    at: tuple[str, ...] = ()
 
 
 class Created(msgspec.Struct, frozen=True, gc=False):
@@ -320,7 +324,7 @@ def _error(error: ErrorView | None) -> ErrorShape | None:
     if error is None:
         return None
     data = msgspec.Raw(error.data) if error.data else msgspec.UNSET
-    return ErrorShape(error.name, error.message, data)
+    return ErrorShape(error.name, error.message, data, error.at)
 
 
 def _raw(payload: bytes | None) -> msgspec.Raw:

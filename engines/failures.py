@@ -23,6 +23,7 @@ from ..runtime.limits import (
     ERROR_MESSAGE_CHARS_MAX,
     ERROR_NAME_CHARS_MAX,
 )
+from .raised_at import places_of
 
 FAILED, NON_RETRYABLE, TIMED_OUT, EVENT_TIMED_OUT, INTERRUPTED = range(5)
 OUT_OF_TIME, MISMATCHED, NO_DELAY = range(5, 8)
@@ -36,12 +37,14 @@ class RecordedError(msgspec.Struct, array_like=True, frozen=True, gc=False):
         name: the exception's class name (or the name given to `NonRetryableError`).
         message: its text, bounded.
         data: JSON of its `data`; empty: none.
+        at: where user code raised it; see `raised_at`.
     """
 
     kind: int
     name: str
     message: str
     data: bytes = b""
+    at: tuple[str, ...] = ()
 
 
 class StepFailed(AuthorError):
@@ -52,6 +55,8 @@ class StepFailed(AuthorError):
         message: its text.
         data: the details that it carried, as plain data. A body may raise `StepFailed(text, data)`
             itself, to be tried again.
+        at: where it was raised, oldest call first, for example
+            `("orders.py:41 in Orders.run.<locals>.charge",)`.
     """
 
     code = "step.failed"
@@ -67,8 +72,11 @@ class StepFailed(AuthorError):
         self.data = data or {}
         self.remote = False
         self.name: str = name or type(self).__name__
+        self.at: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "at":  # of a class of an author's that does not call this `__init__`
+            return ()
         return type(self).__name__ if name == "name" else super().__getattr__(name)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -277,7 +285,16 @@ def record_of(error: BaseException) -> RecordedError:
     else:
         kind = FAILED if is_retryable(error) else NON_RETRYABLE
     data = _data_of(error) if is_a(error, ToqueError) else b""
-    return RecordedError(kind, _name_of(error), _message_of(error), data)
+    at = places_of(error, _at_of(error))
+    return RecordedError(kind, _name_of(error), _message_of(error), data, at)
+
+
+def _at_of(error: BaseException) -> tuple[str, ...]:
+    """Where the step failed whose error this is: `run` has raised it once more."""
+    if type(error).__init__ is not StepFailed.__init__:
+        return ()  # a class of an author's, who may set what he likes
+    at: tuple[str, ...] = error.__dict__.get("at", ())
+    return at
 
 
 def _name_of(error: BaseException) -> str:
@@ -322,7 +339,9 @@ def data_of(record: RecordedError) -> Any:
 def exception_of(record: RecordedError) -> StepFailed:
     """The exception that a record is raised as."""
     cls = _BY_KIND.get(record.kind) or _failed_like(record.name)
-    return cls(record.message, data_of(record), record.name)
+    error = cls(record.message, data_of(record), record.name)
+    error.at = record.at
+    return error
 
 
 @lru_cache(maxsize=256)

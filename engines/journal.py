@@ -17,7 +17,12 @@ import msgspec
 
 from ..runtime.codec import pack, unpack
 from ..runtime.guarded import bounded
-from ..runtime.limits import ATTEMPT_ERROR_CHARS_MAX, ATTEMPTS_SHOWN_MAX, RETENTION_DEFAULT_MS
+from ..runtime.limits import (
+    ATTEMPT_ERROR_CHARS_MAX,
+    ATTEMPT_ERROR_PLACES_MAX,
+    ATTEMPTS_SHOWN_MAX,
+    RETENTION_DEFAULT_MS,
+)
 from ..runtime.tables import Index, Query, Row, Table
 from .config import DEFAULTS, Resolved
 from .failures import RecordedError
@@ -370,6 +375,7 @@ class Record(msgspec.Struct, array_like=True):
                 error.name,
                 bounded(error.message, ATTEMPT_ERROR_CHARS_MAX),
                 error.data if len(error.data) <= ATTEMPT_ERROR_CHARS_MAX else b"",
+                error.at[-ATTEMPT_ERROR_PLACES_MAX:],
             )
 
     def shift(self, pause: Pause, *, in_flight: bool = False) -> bool:

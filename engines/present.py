@@ -198,4 +198,4 @@ def _attempt_view(attempt: Attempt) -> AttemptView:
 
 
 def _error_view(error: RecordedError | None) -> ErrorView | None:
-    return None if error is None else ErrorView(error.name, error.message, error.data)
+    return None if error is None else ErrorView(error.name, error.message, error.data, error.at)

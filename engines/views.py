@@ -58,11 +58,17 @@ def retention_of(request: CreateRequest, usual: tuple[int, int]) -> tuple[int, i
 
 
 class ErrorView(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An instance's or a step's error; `data` is JSON, empty if it carried none."""
+    """An instance's or a step's error.
+
+    Attributes:
+        data: JSON, empty if it carried none.
+        at: where user code raised it, oldest call first; see `raised_at`.
+    """
 
     name: str
     message: str
     data: bytes = b""
+    at: tuple[str, ...] = ()
 
 
 class AttemptView(msgspec.Struct, frozen=True):

@@ -316,4 +316,4 @@ def _bounded(output: bytes | None) -> tuple[bytes | None, bool]:
 
 
 def _error(error: RecordedError | None) -> ErrorView | None:
-    return None if error is None else ErrorView(error.name, error.message, error.data)
+    return None if error is None else ErrorView(error.name, error.message, error.data, error.at)

@@ -35,6 +35,9 @@ BODY_BYTES_MAX = PAYLOAD_BYTES_MAX + 64 * KIB  # an HTTP body holds a payload an
 ERROR_MESSAGE_CHARS_MAX = 4 * KIB
 ERROR_NAME_CHARS_MAX = 200
 ERROR_DATA_BYTES_MAX = 16 * KIB
+ERROR_PLACES_MAX = 8  # lines of its traceback that an error keeps
+ERROR_PLACE_CHARS_MAX = 200
+ATTEMPT_ERROR_PLACES_MAX = 3
 
 # bundles: the code of apps
 BUNDLE_BYTES_MAX = 8 * MIB  # as a zip; must fit an HTTP body

@@ -23,7 +23,7 @@ from toque.engines.ports import Grant, StatusReport
 from toque.engines.reporter import Reporter
 from toque.engines.shard import EngineShard
 from toque.engines.status import FINISHED
-from toque.engines.views import CreateRequest, InstanceView, StepView
+from toque.engines.views import CreateRequest, InstanceView, RollbackView, StepView
 from toque.engines.workflow import WorkflowDefinition, definition_of
 from toque.runtime import limits
 from toque.runtime.blobs import BlobCollector, BlobStore
@@ -333,3 +333,10 @@ async def rigged(folder: Path, faults: EngineFaults | None = None) -> AsyncItera
         yield rig
     finally:
         await rig.close()
+
+
+def unplaced(view: Any) -> Any:
+    """An error, or what holds one, without the lines that raised it."""
+    if isinstance(view, RollbackView):
+        return msgspec.structs.replace(view, error=unplaced(view.error))
+    return view if view is None else msgspec.structs.replace(view, at=())

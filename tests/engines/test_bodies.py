@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.engines.flows import ONCE, Event, Step, one_step
-from tests.engines.rig import on_virtual_time, rigged
+from tests.engines.rig import on_virtual_time, rigged, unplaced
 from toque.engines.body_call import StepContext
 from toque.engines.env import EngineFaults
 from toque.engines.failures import NonRetryableError, StepMisuse, StepTimeout
@@ -43,7 +43,7 @@ async def test_a_body_gets_its_context(tmp_path: Path) -> None:
         step = await rig.step("a-1")
         assert step.success
         assert [a.success for a in step.attempts] == [False, False, True]
-        assert step.attempts[0].error == ErrorView("ValueError", "1")
+        assert unplaced(step.attempts[0].error) == ErrorView("ValueError", "1")
         gaps = [b.start_ms - (a.end_ms or 0) for a, b in pairwise(step.attempts)]
         assert all(1_000 <= gap < 1_100 for gap in gaps), gaps
         assert [report.state for report in rig.reports] == (
@@ -185,7 +185,7 @@ async def test_non_retryable_is_one_attempt(tmp_path: Path) -> None:
     async with rigged(tmp_path) as rig:
         await rig.create(one_step(body))
         view = await rig.ended()
-        assert view.error == ErrorView("NonRetryableError", "no use")
+        assert unplaced(view.error) == ErrorView("NonRetryableError", "no use")
         assert view.steps[0].attempts_total == 1
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.engines.flows import Event, Step, napping
-from tests.engines.rig import KEY, on_virtual_time, rigged
+from tests.engines.rig import KEY, on_virtual_time, rigged, unplaced
 from toque.engines.views import ErrorView
 from toque.engines.workflow import WorkflowEntrypoint, WorkflowEvent, workflow
 from toque.runtime import limits
@@ -261,7 +261,7 @@ async def test_an_entry_point_that_cannot_be_made_ends_the_instance(tmp_path: Pa
     async with rigged(tmp_path) as rig:
         await rig.create(Broken)
         view = await rig.ended()
-        assert view.error == ErrorView("SystemExit", "no")
+        assert unplaced(view.error) == ErrorView("SystemExit", "no")
 
 
 async def test_non_determinism_ends_the_instance(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.engines.flows import ONCE, Event, Step
-from tests.engines.rig import Rig, on_virtual_time, rigged
+from tests.engines.rig import Rig, on_virtual_time, rigged, unplaced
 from toque.engines.body_call import StepContext
 from toque.engines.failures import NonRetryableError, StepUndone
 from toque.engines.views import ErrorView, RollbackView, WaitingView
@@ -87,10 +87,14 @@ async def test_what_was_done_is_undone_in_reverse_order_of_starts(tmp_path: Path
     async with rigged(tmp_path) as rig:
         await rig.create(saga.entry())
         view = await rig.status("rollingBack")
-        assert (view.error, view.rollback) == (ErrorView(*WHY), None)
+        assert (unplaced(view.error), unplaced(view.rollback)) == (ErrorView(*WHY), None)
         assert rig.reports[-1].state == "running"
         view = await rig.ended()
-        assert (view.status, view.error, view.rollback) == ("errored", ErrorView(*WHY), DONE)
+        assert (view.status, unplaced(view.error), view.rollback) == (
+            "errored",
+            ErrorView(*WHY),
+            DONE,
+        )
         assert saga.undone == EXPECTED
         undone = [(s.name, s.type, s.success) for s in view.steps if s.type == "rollback"]
         assert undone == [
@@ -113,7 +117,10 @@ async def test_a_rollback_is_retried_and_the_first_that_fails_ends_it(tmp_path: 
         await rig.create("trip", key="acc/u1/i2")
         view = await rig.ended("acc/u1/i2")
         why = ErrorView("ValueError", "the hotel does not answer")
-        assert (view.error, view.rollback) == (ErrorView(*WHY), RollbackView("failed", why))
+        assert (unplaced(view.error), unplaced(view.rollback)) == (
+            ErrorView(*WHY),
+            RollbackView("failed", why),
+        )
         assert [name for name, *_ in saga.undone] == ["pay", "car"]
 
 
@@ -151,7 +158,11 @@ async def test_a_crash_at_any_commit_changes_nothing(
             rig.create_call("trip").cancel()
             await rig.pass_time(0.01)
         view = await rig.ended()
-        assert (view.status, view.error, view.rollback) == ("errored", ErrorView(*WHY), DONE)
+        assert (view.status, unplaced(view.error), view.rollback) == (
+            "errored",
+            ErrorView(*WHY),
+            DONE,
+        )
         order = list(dict.fromkeys(saga.undone))
         assert order == EXPECTED
         assert len(saga.undone) <= len(EXPECTED) + 1  # what was in flight, once more
@@ -240,7 +251,7 @@ async def test_a_rollback_can_be_cut_short_and_restarted(tmp_path: Path) -> None
         assert view.rollback == RollbackView(
             "failed", ErrorView("Terminated", "the instance was terminated")
         )
-        assert view.error == ErrorView(*WHY)
+        assert unplaced(view.error) == ErrorView(*WHY)
         saga.fails = False
         await rig.do("restart", "", "pay", 1, "do")
         view = await rig.ended()
@@ -270,7 +281,7 @@ async def test_a_caught_failure_undoes_nothing_until_the_workflow_fails(tmp_path
         await rig.create(run)
         rig_view = await rig.ended()
         assert undone == ["good", "bad"]
-        assert rig_view.error == ErrorView("KeyError", "'late'")
+        assert unplaced(rig_view.error) == ErrorView("KeyError", "'late'")
 
 
 async def test_a_handler_that_is_gone_fails_the_rollback(tmp_path: Path) -> None:
@@ -391,7 +402,7 @@ async def test_a_rollback_has_a_deadline_over_all_its_attempts_and_crashes(
         assert view.rollback is not None
         assert view.rollback.error is not None
         assert view.rollback.error.name == "StepDeadline"
-        assert (view.status, view.error) == ("errored", ErrorView("ValueError", "no"))
+        assert (view.status, unplaced(view.error)) == ("errored", ErrorView("ValueError", "no"))
 
 
 @pytest.mark.parametrize("asked", [False, True])
