@@ -38,7 +38,8 @@ def _ask(url: str, token: str | None) -> dict[str, bool]:
         with error:
             raw = error.read()
     except OSError as error:
-        raise ShardUnavailable(f"no server answers at {url}: {error}.") from None
+        why = getattr(error, "reason", error)  # urllib says only that it could not open it
+        raise ShardUnavailable(f"no server answers at {url}: {why}.") from None
     try:
         body: dict[str, Any] = json.loads(raw)
         parts = {str(part): bool(is_up) for part, is_up in body.get("parts", {}).items()}

@@ -8,6 +8,7 @@ never do, so several writes in a row stay in one commit.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,7 @@ from .codec import pack, unpack
 from .errors import InvalidArgument, UnencodableValue
 from .guarded import shown
 from .ids import EntityRef
-from .tables import Change, Row, Table
+from .tables import Change, Key, Row, Table
 
 if TYPE_CHECKING:
     from .entity import Context
@@ -113,11 +114,36 @@ class Storage:
         return there
 
     async def delete_all(self) -> None:
-        """Delete all keys, and the alarm."""
-        while rows := self._ctx.scan(KV, self._prefix, limit=limits.SCAN_ROWS_MAX):
-            for row in rows:
-                self._ctx.delete(KV, row[:3])
+        """Delete all keys, and the alarm.
+
+        Up to 10,000 keys go in one commit. More go in parts of as many, each durable before the
+        next: what the entity is asked meanwhile finds the keys that are left, and so does whoever
+        calls again after a crash.
+
+        Raises:
+            Overloaded: the shard's next commit has no room for a part; call it again.
+        """
+        while len(keys := self._first_keys(limits.DELETED_TOGETHER_MAX)) > 0:
+            self._ctx.write_all([(KV, key, None) for key in keys])
+            if len(keys) < limits.DELETED_TOGETHER_MAX:
+                break
+            await self._durable()
         self._ctx.delete_alarm()
+
+    def _first_keys(self, count: int) -> list[Key]:
+        keys: list[Key] = []
+        while len(keys) < count:
+            after = keys[-1] if keys else None
+            rows = self._ctx.scan(KV, self._prefix, after=after, limit=limits.SCAN_ROWS_MAX)
+            keys += [row[:3] for row in rows]
+            if len(rows) < limits.SCAN_ROWS_MAX:
+                break
+        return keys[:count]
+
+    def _durable(self) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ctx.when_durable(lambda: None if done.done() else done.set_result(None))
+        return done
 
     async def list(
         self,

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
@@ -532,3 +533,13 @@ def test_looking_at_many_that_are_parked_takes_no_memory_for_each(
         finally:
             tracemalloc.stop()
     assert peak < 2 * limits.MIB
+
+
+def test_an_address_where_nobody_answers_is_told_plainly() -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen: nobody else can either
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        told = CliRunner().invoke(app, ["doctor", "--url", url])
+    assert told.exit_code != 0
+    assert f"no server answers at {url}: [Errno" in told.stderr
+    assert "urlopen" not in told.stderr

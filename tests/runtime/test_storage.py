@@ -202,3 +202,18 @@ async def test_delete_tells_whether_it_was_there_and_delete_all_clears(folder):
     await box.delete_all()
     assert await box.list() == {}
     await cluster.close()
+
+
+async def test_delete_all_clears_more_than_a_commit_holds(folder):
+    cluster = Cluster(folder, {"Box": Box})
+    box = storage_of(cluster)
+    for part in range(5):
+        await box.put_many({f"{part}/{n}": n for n in range(9_000)})
+        await asyncio.sleep(1)
+    clearing = asyncio.ensure_future(box.delete_all())
+    await asyncio.sleep(0)
+    await box.put("z", "set meanwhile")
+    await clearing
+    await asyncio.sleep(1)
+    assert await box.list() == {}
+    await cluster.close()
