@@ -5,20 +5,19 @@ import { duration } from "./format.js";
 const WAITS_MS = [1_000, 2_000, 4_000, 8_000, 15_000];
 const REST_FACTOR = 3;
 
-let failures = 0;
+const failing = new Map(); // which of them hear nothing, and how often they have tried
 
-// Tell that nobody answers, or that somebody does again.
-function told(error) {
+// Tell that nobody answers one of them, or that somebody does again.
+function tell(poll, error) {
+  if (error) failing.set(poll, [poll.tries, error]);
+  else failing.delete(poll);
   const place = document.getElementById("away");
-  if (!error) {
-    failures = 0;
-    place.hidden = true;
-    return;
-  }
-  failures += 1;
-  const text = error.code === "away" ? "The server does not answer." : error.message;
-  place.textContent = `${text} Trying again every ${duration(waitMs(failures, error))}; what you see is older.`;
-  place.hidden = false;
+  const [worst] = [...failing.values()].sort(([one], [other]) => other - one);
+  place.hidden = worst === undefined;
+  if (worst === undefined) return;
+  const [tries, why] = worst;
+  const text = why.code === "away" ? "The server does not answer." : why.message;
+  place.textContent = `${text} Trying again every ${duration(waitMs(tries, why))}; what you see is older.`;
 }
 
 const waitMs = (tries, error) => Math.max(WAITS_MS[Math.min(tries, WAITS_MS.length) - 1], error.waitMs ?? 0);
@@ -65,7 +64,7 @@ export class Poll {
       await this.look(this.ended.signal);
       if (this.ended.signal.aborted) return;
       this.tries = 0;
-      told(null);
+      tell(this, null);
       wait = Math.max(wait, REST_FACTOR * (performance.now() - began));
     } catch (error) {
       if (this.ended.signal.aborted) return;
@@ -76,7 +75,7 @@ export class Poll {
         return;
       }
       this.tries += 1;
-      told(error);
+      tell(this, error);
       wait = waitMs(this.tries, error);
     } finally {
       this.isLooking = false;
@@ -88,6 +87,7 @@ export class Poll {
   stop() {
     this.ended.abort();
     clearTimeout(this.timer);
+    tell(this, null);
     document.removeEventListener("visibilitychange", this.seen);
   }
 }
