@@ -178,6 +178,11 @@ async def test_what_is_hostile_is_text(tmp_path: Path) -> None:
             await page.sees(told)
         assert await page.eval("window.hit") is None
         assert await page.eval("document.querySelectorAll('main img, main script').length") == 0
+        assert page.faults == []
+        slip = "document.createElement('p').innerHTML = '<b>x</b>'"
+        done = f"(() => {{ try {{ {slip}; return 'taken'; }} catch (e) {{ return e.name; }} }})()"
+        assert await page.eval(done) == "TypeError"  # the policy would stop a mistake
+        page.faults.clear()
 
 
 async def test_an_instance_is_followed_to_its_end(tmp_path: Path) -> None:
