@@ -261,7 +261,8 @@ def test_the_hint_works_as_it_is_printed(folder: Path) -> None:
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        process.stdout.readline()
+        url = process.stdout.readline().partition(" at ")[2].partition(" ")[0]
+        assert process.stdout.readline() == f"Dashboard: {url}/dashboard/\n"
         hint = process.stdout.readline().removeprefix("Try: toque ").partition("    ")[0]
         made = toque(folder, *shlex.split(hint))
         assert made.returncode == 0, made.stderr

@@ -149,7 +149,7 @@ def test_a_start_whose_port_somebody_takes_meanwhile_locks_nobody_out(
         port = free.getsockname()[1]
     with socket.socket() as taken:
         options = cli_up.UpOptions(
-            hosted, "127.0.0.1", port, None, None, False, 0, True, None, "text"
+            hosted, "127.0.0.1", port, None, None, False, 0, True, None, "text", True
         )
 
         async def then_taken(host: str, port: int, flag: str) -> None:
