@@ -205,18 +205,21 @@ class Roster:
             self._doubts.settle(key)
             if report.seq <= seq:
                 if report.seq == seq:
-                    self._sleepers.as_known(row)
+                    self._sleepers.as_known(row, now_ms)
                 return
             if report.state == QUEUED and state == QUEUED and report.turn == turn:
                 return
             if state == WAITING and report.state == QUEUED and 0 < wake_ms <= report.since_ms:
                 self.lateness.add(report.since_ms - wake_ms)
         self._unqueue(row)
+        is_sure = state != QUEUED and not Sleepers.is_to_be_asked(row)
         state = report.state
         if state == QUEUED:
             self._grant_or_queue(report, now_ms)
         else:
             self._enter(report)
+            if state in (PAUSED, WAITING) and not is_sure:
+                self._sleepers.ask_newcomer(key, now_ms)
         if key in self.held or state == "ended":
             self._rows.delete(PARKED, (self._entity, key))
 

@@ -66,18 +66,26 @@ class Sleepers:
         self._rows.put(PARKED, (*row[:6], WAKING, at_ms, *row[8:]))
 
     def ask_newcomer(self, key: str, now_ms: int) -> None:
-        """Somebody who was not on the roster is paused, or waits. That may be late news of a run
-        that has ended or was replaced, whose end nobody tells; what is paused has no time at which
-        it is asked, and what waits may have a late one."""
+        """Somebody who was not on the roster is paused, or waits; or who was, and of whom we have
+        nothing but reports. That may be late news of a run that has ended or was replaced, whose
+        end nobody tells; what is paused has no time at which it is asked, and what waits may have
+        a late one."""
         row = self._rows.get(PARKED, (self._entity, key))
         assert row is not None, f"{key} was entered"
         self.ask_later(row, now_ms - limits.POKE_AFTER_MS)
 
-    def as_known(self, row: Row) -> None:
+    @staticmethod
+    def is_to_be_asked(row: Row) -> bool:
+        """Whether a paused or waiting one is to say once more how it stands, or was asked to."""
+        _, _, _, _, state, _, lane, at_ms, _, wake_ms, _ = row
+        return bool(lane == WAKING and (state != WAITING or at_ms != wake_ms))
+
+    def as_known(self, row: Row, now_ms: int) -> None:
         """It stands as it said before. That is enough if it was asked early: one that is paused is
-        asked no more, and one that waits when it ought to have woken."""
+        asked no more, and one that waits when it ought to have woken. Before it is asked, it may be
+        a second late copy of what it said long ago."""
         _, key, _, _, state, _, lane, at_ms, _, wake_ms, _ = row
-        if lane != WAKING:
+        if lane != WAKING or at_ms + limits.POKE_AFTER_MS <= now_ms:
             return
         if state == WAITING and wake_ms:
             if at_ms < wake_ms:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toque.engines.ports import SOUSCHEF_KIND
 from toque.runtime.entropy import Entropy
@@ -78,6 +79,8 @@ class Mischief:
     def _take_over(self, shard: str, old: Owner, wake_s: float, die_s: float) -> None:
         if self.sites[shard].owner is not old:
             return  # it crashed meanwhile
+        if self.waits_for_room(self.sites[shard], self._take_over, shard, old, wake_s, die_s):
+            return
         self.faults["zombie"] += 1
         self.boot(shard)
         self.loop.call_later(wake_s, self._wake, old)
@@ -144,6 +147,15 @@ class Mischief:
         owner = site.owner
         if owner is not None and owner.store.broken is None:
             owner.store.limit_pages(self.is_full(site))
+
+    def waits_for_room(self, site: Site, then: Callable[..., None], *args: Any) -> bool:
+        """Whether nobody can open the shard now, as `opening.check_room` sees to; `then` follows
+        when the disk has room."""
+        if not self.is_full(site):
+            return False
+        self.trace.note("no room", site.name)
+        self.loop.call_later(site.full_until_s - self.loop.time(), then, *args)
+        return True
 
     def is_full(self, site: Site) -> bool:
         """Whether the disk of a shard is full."""

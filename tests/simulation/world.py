@@ -262,7 +262,8 @@ class World(Mischief):
         owner.opened.stop()  # only to let go of memory: a dead process has no effects
 
     def _come_back(self, shard: str, lives: int) -> None:
-        if self.sites[shard].lives == lives:
+        site = self.sites[shard]
+        if site.lives == lives and not self.waits_for_room(site, self._come_back, shard, lives):
             self.boot(shard)
 
     def heal(self) -> None:

@@ -379,13 +379,29 @@ def test_a_run_that_came_back_late_goes_when_its_successors_end_is_told_again() 
     assert roster.ended == ended
 
 
-def test_a_paused_run_that_came_back_late_goes_though_nobody_speaks_for_it() -> None:
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_paused_run_that_came_back_late_goes_though_nobody_speaks_for_it(copies: int) -> None:
     roster = roster_with(0, report("ended", 9, "r2", since_ms=5_000))
-    roster.on_reports([report("paused", 7, "r1", since_ms=1_000)], 6_000)  # r2 took its place
+    for _ in range(copies):
+        roster.on_reports([report("paused", 7, "r1", since_ms=1_000)], 6_000)  # r2 took its place
     assert roster.paused == 1
     for now_ms in range(6_001, 6_001 + 4 * limits.POKE_AFTER_MS, limits.POKE_AFTER_MS + 1):
         if roster.due_pokes(now_ms):
             roster.on_reports([report("ended", 9, "r2", since_ms=5_000)], now_ms)
+    assert roster.live == 0
+
+
+@pytest.mark.parametrize("wake_ms", [0, 9_000_000])
+@pytest.mark.parametrize("first", ["queued", "paused", "waiting"])
+@pytest.mark.parametrize("then", ["paused", "waiting"])
+def test_late_news_that_follows_late_news_is_asked_about(
+    first: str, then: str, wake_ms: int
+) -> None:
+    roster = roster_with(0)  # it has forgotten that the run has ended
+    roster.on_reports([report(first, 6, wake_ms=wake_ms * (first == "waiting"))], 6_000)
+    roster.on_reports([report(then, 7, wake_ms=wake_ms * (then == "waiting"))], 6_000)
+    assert roster.due_pokes(6_001) == {"d0": [("acme/w/x", "r1")]}
+    roster.on_reports([report("ended", 9, since_ms=5_000)], 6_002)
     assert roster.live == 0
 
 
