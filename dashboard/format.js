@@ -69,7 +69,9 @@ export function status(word) {
 }
 
 export function errorText(error) {
-  return error ? h("span", { class: "bad" }, `${error.name}: ${error.message}`) : null;
+  if (!error) return null;
+  const text = h("span", { class: "bad" }, `${error.name}: ${error.message}`);
+  return error.at?.length ? [text, " ", h("code", { class: "at" }, error.at.join(" \u203a "))] : text;
 }
 
 export function json(value) {

@@ -195,6 +195,7 @@ async def test_an_instance_is_followed_to_its_end(tmp_path: Path) -> None:
         await page.sees("wait_started")
         await page.click("step charge", ".timeline")
         await page.sees("ValueError: the bank is busy")
+        await page.sees("flows_app.py:25 in ")
         assert "12345678901234567890" in await page.text(".step[open]")  # exact, as it is on disk
         await page.click("Send event")
         await page.until("document.activeElement.name === 'type'")
