@@ -49,7 +49,7 @@ export function timelineOf(words, detail, { mayWrite, done, more }) {
 
   function detailsOf(step) {
     const config = step.config;
-    const hasOutput = (step.type === "step" || step.type === "waitForEvent") && (step.success || step.finished) && !step.error;
+    const hasOutput = step.output !== undefined && !isOpen(step) && !step.error;
     return [
       h("p", {}, "Began ", clock(step.start), isOpen(step) ? planned(step) : [", ended ", clock(step.end)]),
       step.event_type !== undefined && h("p", {}, "Event of type ", h("code", {}, step.event_type)),
@@ -88,8 +88,7 @@ function planned(step) {
 }
 
 function isOpen(step) {
-  if (step.type === "sleep" || step.type === "waitForEvent") return !step.finished;
-  return step.type !== "termination" && step.end === null;
+  return "finished" in step ? !step.finished : step.end === null;
 }
 
 function stateOf(step) {
