@@ -173,6 +173,11 @@ class OpenShard:
         """Why the shard can't go on, if so."""
         return self.store.broken
 
+    @property
+    def streams(self) -> BlobStore | None:
+        """Where streams are kept; None: on a control shard."""
+        return None if self._blobs is None else self._blobs.blobs
+
     def serve_session(self, send: Callable[[bytes], None]) -> Session:
         """A session for a new link."""
         return self.server.session(send)

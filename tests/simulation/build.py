@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +10,24 @@ from toque.api.shards import Faults, ShardSettings, open_shard
 from toque.engines.env import EngineFaults
 from toque.engines.workflow import WorkflowDefinition
 from toque.gatekeeper.slots import GatekeeperFaults
-from toque.runtime.blobs import BlobStore
 from toque.runtime.host import HostFaults
 from toque.runtime.ids import EntityRef
 from toque.runtime.rpc import Router
 from toque.runtime.simloop import LoopClock
 from toque.runtime.simprocess import SimProcess
+from toque.testkit.store import SimStore, age_in_virtual_time
 
 from .codecs import sealing
 from .entities import Book, Till
 from .grants import Grants
 from .mistakes import mistaken
 from .program import program_entry
-from .stores import SimStore, StoreOfAnyEpoch
+from .stores import StoreOfAnyEpoch
 from .workers import code_host
 
 if TYPE_CHECKING:
-    from .parts import FrontEnd, Owner, Site
+    from toque.testkit.parts import FrontEnd, Owner, Site
+
     from .world import World
 
 LOST_BIRTHS = 3
@@ -122,29 +122,13 @@ def build_owner(world: World, site: Site, process: SimProcess) -> Owner:
     assert isinstance(opened.store, SimStore)
     owner.take(opened, opened.store)
     own.owner = owner
-    if opened._blobs is not None:
-        blobs = opened._blobs.blobs
-        blobs.age_ms = _ages(world, blobs)  # type: ignore[method-assign]
+    if opened.streams is not None:
+        age_in_virtual_time(opened.streams, world.loop)
     else:
         Grants(owner, world.promises)
     _watch_calls(world, owner)
     world.network.serve(site.name, process, opened.server)
     return owner
-
-
-def _ages(world: World, blobs: BlobStore) -> Callable[[str], int]:
-    """How old a stream's file is in virtual time, counted from when that is asked first.
-
-    By the clock of the file system a run would be another one each time.
-    """
-    asked_s: dict[str, float] = {}
-
-    def age_ms(name: str) -> int:
-        blobs._path(name).stat()  # which says if there is none
-        now_s = world.loop.time()
-        return round((now_s - asked_s.setdefault(name, now_s)) * 1000)
-
-    return age_ms
 
 
 def _settings(world: World, site: Site) -> ShardSettings:

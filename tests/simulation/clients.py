@@ -29,9 +29,9 @@ from toque.runtime.errors import (
     SystemFault,
 )
 from toque.runtime.ids import ACCOUNT_OLD_KIND, EntityRef
+from toque.testkit.parts import FrontEnd, FrontEndDied
 
 from .making import Script
-from .parts import FrontEnd, FrontEndDied
 from .promises import FINAL, Claim
 from .verdict import Errand
 from .world import World

@@ -18,7 +18,7 @@ from toque.souschef.rows import AWAKENED, FRESH, HELD, ORDER
 from .promises import Promises
 
 if TYPE_CHECKING:
-    from .parts import Owner
+    from toque.testkit.parts import Owner
 
 Place = tuple[int, str]
 """Since when it queues, and its key."""

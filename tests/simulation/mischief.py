@@ -2,101 +2,41 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from toque.engines.ports import SOUSCHEF_KIND
-from toque.runtime.entropy import Entropy
 from toque.runtime.errors import EntityReset, Overloaded
-from toque.runtime.ids import EntityRef, Placement
+from toque.runtime.ids import EntityRef
 from toque.runtime.notes import Blame
 from toque.runtime.simprocess import SimProcess
+from toque.testkit.parts import FrontEnd, Owner, Site
+from toque.testkit.world import SimWorld
 
 from .disk import Disk
 from .entities import Till
-from .parts import FrontEnd, Owner, Site
-from .trace import Trace
 from .workers import SimWorkerHost, Workers
 
 if TYPE_CHECKING:
-    from .world import WatchedLoop
+    pass
 
 
 _FULL_S = 0.5
 
 
-class Mischief:
+class Mischief(SimWorld):
     """What `World` inherits; it fills in the rest."""
 
-    sites: dict[str, Site]
-    trace: Trace
-    faults: Counter[str]
-    loop: WatchedLoop
-    placement: Placement
     disk: Disk
     missing: dict[tuple[str, str], float]
     workers: Workers | None
-    _commit_times: Entropy
-
-    def boot(self, shard: str) -> Owner:
-        """A new owner opens the shard."""
-        raise NotImplementedError
-
-    def crash(self, shard: str, outcome: str, down_s: float) -> None:
-        """The owner dies now."""
-        raise NotImplementedError
-
-    def bury(self, owner: Owner, outcome: str = "lost") -> None:
-        """Kill an owner's process."""
-        raise NotImplementedError
 
     def crash_all(self, down_s: float) -> None:
         """Everything is restarted at once."""
         self.faults["all restarted"] += 1
         for shard in self.sites:
             self.crash(shard, "lost", down_s)
-
-    def usurp(self, shard: str, pause_s: float, wake_s: float, die_s: float) -> None:
-        """The owner hangs; a new one opens the shard; the old one wakes, and is killed later.
-
-        Args:
-            shard: which.
-            pause_s: how long it has hung when the new owner comes.
-            wake_s: how long after that it wakes (0: it never hung, and works on as a zombie).
-            die_s: how long after that it is killed.
-        """
-        old = self.sites[shard].owner
-        if old is None:
-            return
-        self.trace.note("hang", old.process.name)
-        if wake_s:
-            self.faults["pause"] += 1
-            old.process.pause()
-        self.loop.call_later(pause_s, self._take_over, shard, old, wake_s, die_s)
-
-    def _take_over(self, shard: str, old: Owner, wake_s: float, die_s: float) -> None:
-        if self.sites[shard].owner is not old:
-            return  # it crashed meanwhile
-        if self.waits_for_room(self.sites[shard], self._take_over, shard, old, wake_s, die_s):
-            return
-        self.faults["zombie"] += 1
-        self.boot(shard)
-        self.loop.call_later(wake_s, self._wake, old)
-        self.loop.call_later(wake_s + die_s, self._end_zombie, shard, old)
-
-    def _wake(self, old: Owner) -> None:
-        if not old.process.dead and old.process.paused:
-            self.trace.note("wake", old.process.name)
-            old.process.resume()
-
-    def _end_zombie(self, shard: str, old: Owner) -> None:
-        zombies = self.sites[shard].zombies
-        if old in zombies:
-            zombies.remove(old)
-            self.trace.note("kill", old.process.name)
-            self.bury(old)
 
     def evict_some(self, shard: str, chance: float) -> None:
         """Entities that are idle leave memory, as they would after a while or under pressure."""

@@ -14,11 +14,12 @@ from toque.migration.messages import MIGRATION_KIND, MigrationStatus
 from toque.migration.refusals import MigrationRefused
 from toque.runtime.codec import decode_json
 from toque.runtime.ids import EntityRef
+from toque.testkit.parts import FrontEnd
 
 from .clients import Clients
 from .making import Script
 from .matrix import END_S_MAX, Played, play
-from .parts import FrontEnd, Layout
+from .parts import Layout
 from .program import Op
 from .verdict import Errand
 from .work.moving import ACCOUNT, deploy_on_v1, make_on_v1

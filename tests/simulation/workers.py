@@ -29,7 +29,8 @@ from toque.runtime.notes import Blame
 from toque.runtime.simprocess import SimProcess
 
 if TYPE_CHECKING:
-    from .parts import Owner
+    from toque.testkit.parts import Owner
+
     from .world import World
 
 Definitions = Callable[[SimProcess], list[WorkflowDefinition]]

@@ -8,7 +8,6 @@ purpose, so that one more frame does not change who crashes.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
@@ -18,22 +17,21 @@ from toque.engines.engine import Engine
 from toque.gatekeeper.messages import CycleRequest
 from toque.runtime import limits
 from toque.runtime.codec import unpack
-from toque.runtime.entropy import SeededEntropy
 from toque.runtime.errors import StoreFailed, SystemFault
 from toque.runtime.ids import EntityRef, Placement
 from toque.runtime.simloop import VirtualTimeLoop
-from toque.runtime.simnet import SimNetwork
 from toque.runtime.simprocess import SimProcess
 from toque.souschef.pacing import gap_ms
+from toque.testkit.parts import FrontEnd, Owner, Site
+from toque.testkit.trace import LINES_KEPT
 
 from .build import ASKED, build_front_end, build_owner
 from .clocks import MachineClock
 from .disk import Disk
 from .mischief import Mischief
-from .parts import FrontEnd, FrontEndDied, Layout, Owner, Sabotage, Site
+from .parts import Layout, Sabotage
 from .promises import Bodies, Claims, PromiseBroken, Promises
 from .switches import Switches
-from .trace import Trace
 from .workers import Workers
 
 T = TypeVar("T")
@@ -81,15 +79,21 @@ class World(Mischief):
         ignored: frozenset[str] = frozenset(),
         only: Iterable[str] | None = None,
     ) -> None:
-        self.seed = seed
+        shards = folder / "shards"
+        shards.mkdir()
+        placement = Placement(layout.data_shards, layout.control_shards)
+        super().__init__(
+            seed,
+            shards,
+            placement,
+            WatchedLoop(),
+            echo,
+            kept=LINES_KEPT,
+            never_repeated=NEVER_REPEATED,
+        )
         self.switches = Switches(only)
-        self.folder = folder / "shards"
-        self.folder.mkdir()
         self.layout = layout
         self.sabotage = sabotage or Sabotage()
-        self.loop = WatchedLoop()
-        self.driver = SimProcess("driver", self.loop, self.complain)
-        self.trace = Trace(self.loop.time, echo)
         self.tail: list[str] = []
         self.promises = Promises(self._on_broken, ignored)
         self.bodies = Bodies(self.promises)
@@ -99,59 +103,36 @@ class World(Mischief):
         self.ids: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.claims = Claims(self.promises, self.bodies)
         self.disk = Disk(self.folder, self.promises, layout.limit)
-        self.faults: Counter[str] = Counter()
-        self.placement = Placement(layout.data_shards, layout.control_shards)
-        self.network = SimNetwork(self.loop, self.entropy("network"), self.trace, NEVER_REPEATED)
-        self.network.faults = self.faults
-        self.sites = {name: Site(name) for name in self.placement.names()}
-        self.fronts: list[FrontEnd] = []
-        self._commit_times = self.entropy("commits")
         self._called_s: dict[str, tuple[float, Owner]] = {}
         self._calls_s: dict[tuple[str, str], deque[float]] = {}
-        self._lives = 0
         self.impatience = 0.0
         self.stirred = 0
         self.clock_error: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
         self.batch_rows_max = 0
         self.workers: Workers | None = None
 
-    def entropy(self, purpose: str) -> SeededEntropy:
-        """A generator for one purpose."""
-        return self.entropy_of(self.seed, purpose)
-
-    @staticmethod
-    def entropy_of(seed: int, purpose: str) -> SeededEntropy:
-        """As `entropy`, before there is a world."""
-        return SeededEntropy(f"{seed}/{purpose}")
-
     # --- shards -----------------------------------------------------------------------------
 
-    def boot(self, shard: str) -> Owner:
-        """A new owner opens the shard. One that still lives becomes a zombie."""
-        site = self.sites[shard]
-        if site.owner is not None:
-            site.zombies.append(site.owner)
-            site.owner.fenced = True
-        site.lives += 1
-        process = SimProcess(f"{shard}.{site.lives}", self.loop, self.complain)
-        owner = build_owner(self, site, process)
-        owner.store.fate = lambda: self._fate(owner)
-        owner.store.has_committed = lambda tables: self.committed(owner, tables)
-        site.owner = owner
+    def build_owner(self, site: Site, process: SimProcess) -> Owner:
+        return build_owner(self, site, process)
+
+    def build_front_end(self, front: FrontEnd) -> None:
+        build_front_end(self, front)
+
+    def hold(self, promise: str, kept: bool, *told: object) -> None:
+        self.promises.hold(promise, kept, *told)
+
+    def booted(self, owner: Owner) -> None:
         if self.batch_rows_max:
             owner.store.limit_batch(self.batch_rows_max)
-        self.limit_pages(site)
-        self.trace.note("boot", process.name, "epoch", owner.store.epoch)
-        self.disk.committed(shard, self.loop.time())
-        return owner
+        self.limit_pages(self.sites[owner.shard])
+
+    def on_disk(self, shard: str, tables: Collection[str] | None = None) -> None:
+        self.disk.committed(shard, self.loop.time(), tables)
 
     def new_clock(self) -> MachineClock:
         """The wall clock of one more machine."""
         return MachineClock(self.loop, *self.clock_error())
-
-    def path_of(self, shard: str) -> Path:
-        """The file of a shard."""
-        return self.folder / f"{shard}.db"
 
     def new_owner(self, shard: str, process: SimProcess) -> Owner:
         """An owner that has not opened its shard yet."""
@@ -191,33 +172,8 @@ class World(Mischief):
             f"{owner.process.name}: {len(times)} calls of {account} in a second",
         )
 
-    def _fate(self, owner: Owner) -> str:
-        """What becomes of a commit that is about to be made; see `SimStore`."""
-        if owner.fenced:
-            return "go"  # the epoch decides
-        site = self.sites[owner.shard]
-        site.commits += 1
-        fate = site.crash_at.pop(site.commits, None)
-        if fate is None:
-            return "go"
-        outcome, down_s = fate
-        if outcome.startswith("fails"):
-            self.faults[f"a commit {outcome}"] += 1
-            self.trace.note("disk", owner.process.name, outcome)
-            site.failing = down_s
-            self.loop.call_later(1.0, self._must_be_gone, owner)
-            return outcome
-        self.crash(owner.shard, outcome, down_s)
-        return "died"
-
     def committed(self, owner: Owner, tables: Collection[str]) -> None:
-        """A commit is on disk and nobody knows yet."""
-        if owner.fenced:
-            self.promises.hold(
-                "a fenced owner does not commit", False, owner.process.name, "has committed"
-            )
-        self.trace.note("commit", owner.process.name, owner.store.durable_seq + 1)
-        self.disk.committed(owner.shard, self.loop.time(), tables)
+        super().committed(owner, tables)
         self._check_written(owner)
 
     def _check_written(self, owner: Owner) -> None:
@@ -235,36 +191,8 @@ class World(Mischief):
             ]
             self.promises.hold("what an event changes is written", not unwritten, *unwritten)
 
-    def crash(self, shard: str, outcome: str, down_s: float) -> None:
-        """The owner dies now; the commit under way is lost or kept. Comes back after a while."""
-        site = self.sites[shard]
-        owner = site.owner
-        if owner is None:
-            return
-        if outcome == "torn" and site.zombies:
-            outcome = "lost"  # another process has the file open and would see it change
-        site.owner = None
-        self.bury(owner, outcome)
-        self.faults[f"crash, commit {owner.store.outcome}"] += 1
-        self.trace.note("crash", owner.process.name, owner.store.outcome, f"down {down_s:.3f}")
-        self.disk.committed(shard, self.loop.time())
-        self.loop.call_later(down_s, self._come_back, shard, site.lives)
-
-    def bury(self, owner: Owner, outcome: str = "lost") -> None:
-        """Kill an owner's process."""
-        self.network.withdraw(owner.shard, owner.process)
-        self.network.killed(owner.process)
-        owner.process.kill()
-        if outcome == "torn":
-            self.disk.forget(owner.shard)
-            owner.store.tear_at = self._commit_times.random()
-        owner.store.crash(outcome)  # type: ignore[arg-type]
-        owner.opened.stop()  # only to let go of memory: a dead process has no effects
-
-    def _come_back(self, shard: str, lives: int) -> None:
-        site = self.sites[shard]
-        if site.lives == lives and not self.waits_for_room(site, self._come_back, shard, lives):
-            self.boot(shard)
+    def let_go(self, shard: str) -> None:
+        self.disk.forget(shard)
 
     def heal(self) -> None:
         """Faults end: good weather, every shard up, no zombies."""
@@ -285,45 +213,13 @@ class World(Mischief):
                 site.owner.store.has_room_again()
         self.network.heal()
 
-    def broken(self, owner: Owner, error: BaseException) -> None:
-        """A host says that its store takes no more commits."""
-        self.trace.note("broken", owner.process.name, type(error).__name__)
-        if owner.fenced:
-            self.faults["fenced"] += 1
-            self.promises.hold("a fenced owner does not commit", True)
-            # As its process would end; until then callers hear that it is fenced.
-            delay_s = self._commit_times.random()
-            self.loop.call_later(delay_s, self._end_zombie, owner.shard, owner)
-            return
+    def must_break(self, owner: Owner, error: BaseException) -> bool:
         site = self.sites[owner.shard]
         is_full = isinstance(error, StoreFailed) and error.data.get("sqlite") == "SQLITE_FULL"
         if is_full and self.is_full(site):
             self.faults["a commit fails, disk full"] += 1
             site.failing = self._commit_times.random() * 3
-        self.promises.hold(
-            "a store breaks only if it must",
-            site.failing is not None,
-            owner.process.name,
-            repr(error),
-        )
-        down_s, site.failing = site.failing or 1.0, None
-        self.loop.call_soon(self._bury_broken, owner, down_s)
-
-    def _must_be_gone(self, owner: Owner) -> None:
-        """A shard whose disk failed may not linger: its callers would wait for nothing."""
-        self.promises.hold(
-            "a failed store ends its owner at once",
-            self.sites[owner.shard].owner is not owner,
-            owner.process.name,
-        )
-
-    def _bury_broken(self, owner: Owner, down_s: float) -> None:
-        """The process of a store that failed ends, and its shard comes back after a while."""
-        site = self.sites[owner.shard]
-        if site.owner is owner:
-            site.owner = None
-            self.bury(owner)
-            self.loop.call_later(down_s, self._come_back, owner.shard, site.lives)
+        return super().must_break(owner, error)
 
     def commit_delay(self, site: Site) -> float:
         """How long a commit takes, in seconds."""
@@ -358,16 +254,6 @@ class World(Mischief):
 
     # --- front ends -------------------------------------------------------------------------
 
-    def open_front_end(self) -> FrontEnd:
-        """One more front end."""
-        self._lives += 1
-        name = f"f{self._lives}"
-        process = SimProcess(name, self.loop, self.complain)
-        front = FrontEnd(name, process)
-        build_front_end(self, front)
-        self.fronts.append(front)
-        return front
-
     def crash_front_end(self, index: int) -> None:
         """A front end dies, and another one takes its place."""
         front = self.fronts.pop(index % len(self.fronts))
@@ -388,50 +274,11 @@ class World(Mischief):
         Raises:
             FrontEndDied: the process died first.
         """
-        done: asyncio.Future[T] = self.driver.create_future()
-
-        def finished(task: asyncio.Task[T]) -> None:
-            if done.done():
-                return
-            if task.cancelled():
-                done.set_exception(FrontEndDied(front.name))
-            elif (error := task.exception()) is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(task.result())
-
-        def begin() -> None:
-            ASKED.set(asked)
-            front.process.create_task(work()).add_done_callback(finished)
-
-        def died() -> None:
-            if not done.done():
-                done.set_exception(FrontEndDied(front.name))
-
-        front.process.on_death(died)
-        front.process.call_soon(begin)
-        try:
-            return await done
-        finally:
-            front.process.forget_death(died)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run what drives the world, in a process of its own, until it ends."""
-        task = self.driver.create_task(work)
-        done: asyncio.Future[None] = self.loop.create_future()
-        task.add_done_callback(lambda _: done.done() or done.set_result(None))
-        self.loop.run_until_complete(done)
-        return task.result()
+        return await self.enter_front_end(front, work, lambda: ASKED.set(asked))
 
     def close(self) -> None:
         """End all processes and close all files."""
-        self.driver.kill()
         if self.workers is not None:
             self.workers.close()
-        for site in self.sites.values():
-            for owner in [*site.zombies, *([site.owner] if site.owner else [])]:
-                self.bury(owner)
-        for front in self.fronts:
-            front.process.kill()
+        super().close()
         self.disk.close()
-        self.loop.close()

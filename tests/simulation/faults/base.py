@@ -10,8 +10,9 @@ from toque.runtime.entropy import Entropy
 from toque.runtime.simnet import Weather
 
 if TYPE_CHECKING:
+    from toque.testkit.parts import Site
+
     from ..focus import Focus
-    from ..parts import Site
     from ..world import World
 
 

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
+from toque.testkit.parts import FrontEnd
+
 from ..clients import Clients
 from ..making import ProgramMaker
-from ..parts import FrontEnd
 from ..promises import FINAL
 from .base import Work
 

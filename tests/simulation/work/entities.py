@@ -8,10 +8,10 @@ from typing import Any
 
 from toque.runtime.errors import StoreFailed, SystemFault
 from toque.runtime.ids import EntityRef
+from toque.testkit.parts import FrontEnd, FrontEndDied
 
 from ..clients import Clients
 from ..entities import Book, Till
-from ..parts import FrontEnd, FrontEndDied
 from .base import Work
 
 _CLIENTS = 3

@@ -8,10 +8,10 @@ from typing import Any
 
 from toque.runtime.codec import encode_json
 from toque.runtime.errors import InstanceFinished, InvalidTransition, RequestRefused
+from toque.testkit.parts import FrontEnd
 
 from ..clients import Clients
 from ..mistakes import AFTER, BEFORE, EVENT, MISTAKEN, MISTAKES, VARIANT, Asked, Mistake
-from ..parts import FrontEnd
 from ..promises import FINAL
 from .base import Work
 

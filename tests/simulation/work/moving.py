@@ -15,10 +15,10 @@ from typing import Any
 from toque.migration.messages import MIGRATION_KIND, MigrationStatus, old_key
 from toque.migration.refusals import AbortRefused, MigrationRefused, MigrationUnderWay
 from toque.runtime.ids import ACCOUNT_OLD_KIND, EntityRef
+from toque.testkit.parts import FrontEnd
 
 from ..clients import Clients, quietly
 from ..making import ProgramMaker, waits_of
-from ..parts import FrontEnd
 from ..program import EVENT_TYPES
 from .base import Work
 from .jobs import after

@@ -13,8 +13,8 @@ from toque.engines.ports import ENGINE_KIND, ENGINE_SHARD_KIND
 from toque.runtime import limits
 from toque.runtime.errors import CallerError, SystemFault
 from toque.runtime.ids import EntityRef
+from toque.testkit.parts import FrontEnd, FrontEndDied
 
-from ..parts import FrontEnd, FrontEndDied
 from .base import Work
 
 _HOLDS = "nonsense is refused at the edge"

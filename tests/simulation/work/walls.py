@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from toque.runtime.errors import InstanceNotFound, WorkflowNotFound
+from toque.testkit.parts import FrontEnd
 
 from ..clients import Clients
 from ..making import ProgramMaker
-from ..parts import FrontEnd
 from .base import Work
 
 _WORKFLOW = "alpha"

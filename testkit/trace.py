@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
 
-from toque.runtime.simnet import checksum, describe
+from ..runtime.simnet import checksum, describe
 
 LINES_KEPT = 60
 
