@@ -47,7 +47,9 @@ _CODES = {
         step.failed_non_retryable step.interrupted
         step.invalid_stream step.misuse step.non_retryable step.resources_unavailable
         step.result_mismatch step.retry_delay_failed step.timeout store.read_failed system.fault
-        token.too_many workflow.code_missing workflow.too_many
+        testing.not_in_simulation testing.outcome_differs testing.replay_fails
+        testing.simulation_fault testing.waits_forever token.too_many workflow.code_missing
+        workflow.too_many
     """,
     USAGE: """
         bundle.invalid bundle.refused codec.missing codec.wrong datadir.format

@@ -125,3 +125,32 @@ class Waiting(msgspec.Struct, frozen=True):
     in_memory: bool
     version_id: str
     code_changed: bool
+
+
+def waiting_lines(waiting: Waiting) -> list[str]:
+    """Why an instance waits, a line each."""
+    lines = [f"{waiting.id} is {waiting.status} since {waiting.since}"]
+    if waiting.slot is not None:
+        slot = waiting.slot
+        place = "far back" if slot.position is None else f"number {slot.position}"
+        lines.append(
+            f"  {slot.state}, {place} of the {slot.lane or 'other'} ones at SousChef "
+            f"{slot.souschef}, which uses {slot.holding} of {slot.target} slots; "
+            f"the {slot.limited_by}'s limit holds it back"
+        )
+    for reason in waiting.reasons:
+        words = [f"  {reason.kind}", reason.name or "", reason.event_type or ""]
+        words += [f"attempt {reason.attempt}" if reason.attempt else ""]
+        words += [f"since {reason.since}" if reason.since else ""]
+        words += [f"until {reason.due}" if reason.due else ""]
+        if reason.error is not None:
+            words.append(f"({reason.error.name}: {reason.error.message})")
+        lines.append(" ".join(word for word in words if word))
+    if waiting.more:
+        lines.append(f"  and {waiting.more} more")
+    for events in waiting.buffered:
+        asked = "a wait asks for them" if events.awaited else "nobody asks for them"
+        lines.append(f"  {events.count} events {events.type} since {events.oldest}: {asked}")
+    if waiting.code_changed:
+        lines.append("  its code has changed since it began")
+    return lines

@@ -135,7 +135,7 @@ class Bodies:
         attempt = _Attempt(number)
         attempt.finish = begin_attempt(self._whose, name, number, context)
         self._in_flight[record.ordinal] = attempt
-        who = Who(self._tag, self._key, name)
+        who = Who(self._tag, self._key, name, number)
         done = partial(self._done, claim, number)
         if body.ray_options is None:
             fn, is_async, is_kept = body.fn, body.shape.is_async, record.kind != UNDO

@@ -16,8 +16,9 @@ from .journal import Record
 from .keeping import whole
 from .outcomes import UNBLOCK
 from .phases import InstancePhases
+from .plans import plan_of
 from .rollback import is_undone
-from .run_port import Plan, Run, RunHooks, Turn
+from .run_port import Run, RunHooks, Turn
 from .status import HOLDS_SLOT
 
 _log = logging.getLogger("toque.engines")
@@ -84,27 +85,15 @@ class InstanceLife(InstancePhases):
                 "the process ended while code of this instance was on its event loop; what blocks "
                 f"that for long is ended: {UNBLOCK}"
             )
-        plan = Plan(
+        plan = plan_of(
             self.ctx.ref.key,
-            instance.is_apart,
-            instance.run_id,
-            instance.workflow,
-            instance.code_hash,
-            instance.created_ms,
-            instance.started_ms or now_ms,
-            now_ms,
-            self._rows.payload("params", instance.params),
+            instance,
             records,
-            self._rows.events() if instance.events_buffered else [],
-            instance.pauses,
-            instance.lineage_run,
-            instance.forked,
-            self._undo_error(instance),
-            instance.cancel_ms > 0,
-            str(self.env.blobs.blobs.folder) if self.env.blobs else "",
-            instance.steps_max,
-            instance.class_name,
-            self._cut_off,
+            params=self._rows.payload("params", instance.params),
+            events=self._rows.events() if instance.events_buffered else [],
+            now_ms=now_ms,
+            blobs=str(self.env.blobs.blobs.folder) if self.env.blobs else "",
+            cut_off=self._cut_off,
         )
         self._cut_off = ""
         hooks = RunHooks(

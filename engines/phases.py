@@ -6,8 +6,8 @@ all that it writes. None of them executes `run`; who may is in `life`.
 
 from __future__ import annotations
 
-from .failures import FAILED, RecordedError, WorkflowStuck, cancelled_error, record_of
-from .journal import Instance, Undoing
+from .failures import RecordedError, WorkflowStuck, cancelled_error, record_of
+from .journal import Undoing
 from .keeping import KeptInstance, whole
 from .run_port import Turn
 from .status import Event, move
@@ -94,11 +94,6 @@ class InstancePhases(KeptInstance):
         instance.status = move(instance.status, "roll_back")
         self._drop_run()
         self._changed(now_ms)
-
-    def _undo_error(self, instance: Instance) -> RecordedError | None:
-        if instance.status != "rollingBack":
-            return None
-        return instance.error or RecordedError(FAILED, "Terminated", "the instance is terminated")
 
     def _rolled_back(self, now_ms: int, error: RecordedError | None) -> None:
         instance = self._existing()

@@ -189,11 +189,13 @@ class Who(NamedTuple):
     Attributes:
         tag: the instance, as `Notes.tag` gives it.
         key, step: the instance and the step, for people.
+        attempt: its number; 0: no body runs, but a function that tells a delay.
     """
 
     tag: bytes
     key: str
     step: str
+    attempt: int = 0
 
     @property
     def name(self) -> str:

@@ -402,6 +402,17 @@ PROCESS_END_MAX_MS = 5 * SECOND_MS
 ACTOR_CALLS_PENDING_MAX = 2_000
 SHARDS_MAX = 64
 
+# the test kit
+TESTKIT_WAIT_MAX_MS = 730 * DAY_MS  # virtual time that a test waits for an end, if it does not say
+TESTKIT_TURNS_MAX = 50_000  # turns of the loop while no virtual time passes
+TESTKIT_STORY_LINES_MAX = 2_000  # the newest lines of what happened
+TESTKIT_STORY_LINES_SHOWN = 40  # of them with a failure
+TESTKIT_MEMORY_FREE_BYTES = 128 * MIB  # with less room its files go to the usual temporary folder
+TESTKIT_EXECUTIONS_MAX = 100_000  # bodies that one simulation runs
+TESTKIT_MISHAPS_MAX = 8  # crashes and pauses that one seed has: fewer than end a step
+TESTKIT_SEEDS_MAX = 100_000  # seeds that one test may be played under in one run of pytest
+TESTKIT_BOUNDARIES_MAX = 2_000  # commits of a script that is crashed at each of them
+
 assert STEPS_PER_INSTANCE_DEFAULT <= STEPS_PER_INSTANCE_MAX < RECORDS_PER_INSTANCE_MAX
 assert PAYLOAD_BYTES_MAX < KV_VALUE_BYTES_MAX < FRAME_BYTES_MAX
 assert BODY_BYTES_MAX < FRAME_BYTES_MAX < LINK_PENDING_BYTES_MAX
@@ -428,3 +439,4 @@ assert BUNDLE_BYTES_MAX <= BATCH_BODY_BYTES_MAX
 assert REQUEST_DEADLINE_MS + SNAPSHOT_STALE_MAX_MS < CLEARING_LINGER_MS
 assert BATCH_BODY_BYTES_MAX < FRAME_BYTES_MAX < BODY_BYTES_IN_FLIGHT_MAX
 assert IDENTITY_FRESH_MS < IDENTITY_STALE_MAX_MS < IDENTITY_LOST_MAX_MS
+assert TESTKIT_MISHAPS_MAX < STEP_INTERRUPTIONS_MAX

@@ -27,6 +27,8 @@ from .parts import FrontEnd, FrontEndDied, Owner, Site
 from .trace import Trace
 
 T = TypeVar("T")
+NEVER_REPEATED = frozenset({"put_workflow", "set_limits", "set_souschefs", "set_workflow_limits"})
+"""Deploys and settings: the last call wins, so a late repetition would change the outcome."""
 
 
 class SimWorld(ABC):
@@ -39,7 +41,6 @@ class SimWorld(ABC):
         loop: turns for all.
         echo: told each trace line.
         kept: how many of the last lines are kept.
-        never_repeated: methods whose calls the network does not deliver twice.
     """
 
     def __init__(
@@ -51,7 +52,6 @@ class SimWorld(ABC):
         echo: Callable[[str], None] | None = None,
         *,
         kept: int,
-        never_repeated: frozenset[str] = frozenset(),
     ) -> None:
         self.seed = seed
         self.folder = folder
@@ -60,7 +60,7 @@ class SimWorld(ABC):
         self.driver = self.new_process("driver")
         self.trace = Trace(loop.time, echo, kept)
         self.faults: Counter[str] = Counter()
-        self.network = SimNetwork(loop, self.entropy("network"), self.trace, never_repeated)
+        self.network = SimNetwork(loop, self.entropy("network"), self.trace, NEVER_REPEATED)
         self.network.faults = self.faults
         self.sites = {name: Site(name) for name in placement.names()}
         self.fronts: list[FrontEnd] = []

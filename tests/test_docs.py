@@ -117,7 +117,7 @@ def test_data_directories_that_programs_use_unasked_lie_apart() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_paths_in_running_text_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    house = "runtime|actors|engines|gatekeeper|souschef|migration|dashboard|api|loadtest"
+    house = "runtime|actors|engines|gatekeeper|souschef|migration|dashboard|api|loadtest|testkit"
     folders = f"{house}|tests|examples|bench|docs"
     for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
         assert (ROOT / path).exists(), f"{page}: `{path}`"

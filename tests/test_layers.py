@@ -29,9 +29,13 @@ FLOORS = {
     "dashboard": 5,
     "api": 6,
     "loadtest": 7,
+    "testkit": 7,
     "toque": 8,
 }
 """The public face stands above all: it re-exports, and nothing in the house imports it."""
+
+PUBLIC_FACE = ("__init__.py", "testing.py")
+"""The modules of `toque/`."""
 
 STANDALONE = {"loadtest/app.py"}
 """Programs of users by what they do: deployed as files of their own, they use public names."""
@@ -62,6 +66,7 @@ TECHNOLOGIES = {
     "socket": ("_socket", "_http"),
     "socketserver": ("_socket",),
     "ssl": ("_socket", "_http"),
+    "pytest": ("_pytest",),
 }
 """What a file must be named after to import it."""
 SOCKET_CALLS = {
@@ -312,9 +317,9 @@ def check_packaging(pyproject: str, code_folders: set[str]) -> list[str]:
 
 
 def check_typing_links(links: dict[str, str]) -> list[str]:
-    """`.typing/toque` holds one link per folder and one for the public face; none leads to `..`."""
+    """`.typing/toque` holds a link per folder and those of the public face; none leads to `..`."""
     wanted = {f: f"../../{f}" for f in FLOORS if f != "toque"}
-    wanted["__init__.py"] = "../../toque/__init__.py"
+    wanted |= {f: f"../../toque/{f}" for f in PUBLIC_FACE}
     return [
         f".typing/toque/{name}: {links.get(name)!r} should be {wanted.get(name)!r}"
         for name in sorted(set(links) | set(wanted))
@@ -394,6 +399,7 @@ SEEDED = [
     (check_technologies, "runtime/store.py", "import sqlite3"),
     (check_technologies, "runtime/rpc.py", "import asyncio\nasyncio.start_unix_server(f)"),
     (check_technologies, "api/cli.py", "from urllib import request"),
+    (check_technologies, "testkit/factory.py", "import pytest"),
     (check_clock, "runtime/a.py", "import time\nx = time.time()"),
     (check_clock, "runtime/a.py", "from time import time as now\nx = now()"),
     (check_clock, "runtime/a.py", "from datetime import datetime\nx = datetime.now()"),
@@ -455,9 +461,10 @@ def test_wrong_packaging_is_found() -> None:
     assert len(check_packaging(good, {*FLOORS, "extra"})) == 2
     assert len(check_packaging(good.replace('"toque.api" = "api"', ""), set(FLOORS))) == 1
     links = {f: f"../../{f}" for f in FLOORS if f != "toque"}
-    assert len(check_typing_links(links)) == 1
-    links["__init__.py"] = ".."
-    assert len(check_typing_links(links)) == 1
+    assert len(check_typing_links(links)) == len(PUBLIC_FACE)
+    assert len(check_typing_links({**links, "testing.py": ".."})) == 2
+    links |= {f: f"../../toque/{f}" for f in PUBLIC_FACE}
+    assert check_typing_links(links) == []
 
 
 UNSAFE = ("pickle", "cloudpickle", "marshal", "shelve")

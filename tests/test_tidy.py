@@ -29,6 +29,7 @@ SOURCE = (
     "dashboard",
     "api",
     "loadtest",
+    "testkit",
 )
 SKIPPED = {"build", "dist", "__pycache__"}
 """Besides hidden folders, of which only `.ci` is read."""
@@ -53,13 +54,13 @@ CHANGE_KINDS = ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"
 SLEEPS_ALLOWED: set[str] = set()
 """Tests that may sleep on the real clock. Empty, and meant to stay so."""
 
-VIRTUAL_TIME = ("tests/simulation/", "tests/engines/")
+VIRTUAL_TIME = ("tests/simulation/", "tests/engines/", "tests/testkit/")
 """Folders whose every loop has virtual time, or is a workflow's own, whose sleeps are records."""
 
-ENTRY_MODULES = {"api/cli.py", "loadtest/cli.py"}
+ENTRY_MODULES = {"api/cli.py", "loadtest/cli.py", "testkit/plugin_pytest.py"}
 """Modules that nothing imports because they are started by name; pyproject names them."""
 
-FOR_USERS_TESTS = {"engines/tracing_otel.py", "runtime/simloop.py", "runtime/simnet.py"}
+FOR_USERS_TESTS = {"engines/tracing_otel.py", "toque/testing.py"}
 """Modules whose users are tests, or users of toque, only."""
 
 

@@ -41,9 +41,6 @@ COMMIT_SLOWEST = 35.0
 TURNS_MAX = 50_000
 """How often the loop may turn while no time passes."""
 
-NEVER_REPEATED = frozenset({"put_workflow", "set_limits", "set_souschefs", "set_workflow_limits"})
-"""Deploys and settings: the last call wins, so a late repetition would change the outcome."""
-
 
 class WatchedLoop(VirtualTimeLoop):
     """Notices work that repeats itself for ever while no time passes."""
@@ -89,7 +86,6 @@ class World(Mischief):
             WatchedLoop(),
             echo,
             kept=LINES_KEPT,
-            never_repeated=NEVER_REPEATED,
         )
         self.switches = Switches(only)
         self.layout = layout

@@ -1,0 +1,1 @@
+../../toque/testing.py
