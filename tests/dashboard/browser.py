@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import ctypes
 import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -24,6 +26,7 @@ import aiohttp
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 WAIT_S = 30
 END_S = 5
+PR_SET_PDEATHSIG = 1
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -209,6 +212,7 @@ async def browsing(folder: Path) -> AsyncIterator[Page]:
         process = subprocess.Popen(
             [path, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.PIPE, start_new_session=True,
+            preexec_fn=_die_with_the_test,
         )  # fmt: skip
     try:
         url = await asyncio.to_thread(_address, process)
@@ -228,6 +232,11 @@ async def browsing(folder: Path) -> AsyncIterator[Page]:
             await asyncio.to_thread(process.wait, END_S)
         process.kill()
         process.communicate()
+
+
+def _die_with_the_test() -> None:
+    """Have the kernel end this process when who started it is killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _address(process: subprocess.Popen[bytes]) -> str:
