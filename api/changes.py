@@ -29,7 +29,7 @@ from .listing import FINAL_STATUSES, STATUSES, Lister, ListQuery
 
 _log = logging.getLogger("toque.api")
 STATUS_CHANGES = ("pause", "resume", "terminate", "restart", "cancel")
-STEP_TYPES = ("do", "sleep", "waitForEvent")
+STEP_TYPES = ("do", "sleep", "waitForEvent", "startChild", "child")
 
 
 class StepRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -38,10 +38,12 @@ MEANINGS = {
 }
 _CODES = {
     FAILED: """
-        account.too_many author.error batch.incomplete cluster.start_failed codec.failed
+        account.too_many author.error batch.incomplete child.failed child.id_taken
+        child.not_started child.too_many child.workflow_not_found cluster.start_failed codec.failed
         datadir.in_use entity.call_cycle entity.unknown_method http.method_not_allowed
         instance.crashed instance.failed instance.limit_exceeded instance.non_determinism
-        instance.stuck internal loadtest.sender_lost payload.mismatch plane.unsupported
+        instance.stuck internal join.empty join.starved loadtest.sender_lost payload.mismatch
+        plane.unsupported
         protocol.mismatch runtime.closed server.address_in_use simulation.deadlock
         step.body_not_sent step.deadline step.event_timeout step.failed
         step.failed_non_retryable step.interrupted

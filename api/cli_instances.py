@@ -217,7 +217,9 @@ async def restart(
         str | None, typer.Option(help="Keep what began before the step of this name.")
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Which use of the step's name.")] = 1,
-    step_type: Annotated[str, typer.Option(help="do, sleep or waitForEvent.")] = "do",
+    step_type: Annotated[
+        str, typer.Option(help="do, sleep, waitForEvent, startChild, child.")
+    ] = "do",
 ) -> None:
     """Have instances begin again, with the same id and params."""
     step = None if from_step is None else StepRef(from_step, count, step_type)

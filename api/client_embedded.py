@@ -35,6 +35,7 @@ from .listing import ListQuery
 from .requests import parse_list, parse_selection, parse_statuses
 from .service import ControlPlane, NewInstance
 from .watched import InstanceEvents, Waiting
+from .workflow_shapes import workflow_shape
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -284,12 +285,12 @@ class EmbeddedBackend:
         found, _ = await self._plane.list_workflows(
             self._account, page=page, per_page=limits.PER_PAGE_MAX
         )
-        return [_seen(_workflow, shapes.workflow_shape(item)) for item in found]
+        return [_seen(_workflow, workflow_shape(item)) for item in found]
 
     @_in_time
     async def get_workflow(self, workflow: str) -> WorkflowSummary:
         found = await self._plane.get_workflow(self._account, workflow)
-        return _seen(_workflow, shapes.workflow_shape(found))
+        return _seen(_workflow, workflow_shape(found))
 
     async def manage(
         self,

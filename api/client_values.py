@@ -47,12 +47,14 @@ class StepStatus(msgspec.Struct, frozen=True):
     """A step, sleep or wait of an instance.
 
     Attributes:
-        type: `step`, `sleep`, `waitForEvent`, `rollback`, or `termination`: the instance was
-            terminated or cancelled; then `trigger` says what asked for it.
+        type: `step`, `sleep`, `waitForEvent`, `rollback`, `startChild`, `child` (a wait for one's
+            end), or `termination`: the instance was terminated or cancelled; then `trigger` says
+            what asked for it.
         name: its public name, `name-<n>`.
         end: for an open sleep or wait, when it is to end.
         success: for steps and rollbacks; None while open.
         finished: for sleeps and waits.
+        child: of `startChild` and `child`, `workflow` and `id` of the child.
     """
 
     type: str
@@ -70,6 +72,20 @@ class StepStatus(msgspec.Struct, frozen=True):
     event_type: str | None = None
     interruptions: int = 0
     trigger: dict[str, Any] | None = None
+    child: dict[str, Any] | None = None
+
+
+class ParentInstance(msgspec.Struct, frozen=True):
+    """The instance that started another one: its workflow, its id, and its run then.
+
+    `on_parent_end` is what becomes of the child when that run ends: `cancel`, `terminate` or
+    `abandon`.
+    """
+
+    workflow: str
+    id: str
+    run_id: str = ""
+    on_parent_end: str = ""
 
 
 class RollbackStatus(msgspec.Struct, frozen=True):
@@ -88,6 +104,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
         error: once errored or terminated.
         steps: empty unless asked for.
         continued: how many runs ended by `step.continue_as_new` before this one.
+        parent: the instance that started it, if a workflow did.
     """
 
     id: str
@@ -106,6 +123,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     code_changed: bool = False
     continued: int = 0
     rollback: RollbackStatus | None = None
+    parent: ParentInstance | None = None
 
     @property
     def finished(self) -> bool:

@@ -36,7 +36,7 @@ _SET_ALARM = (
     "INSERT INTO alarms (kind, key, due_ms, retries) VALUES (?, ?, ?, 0) "
     "ON CONFLICT (kind, key) DO UPDATE SET due_ms = min(due_ms, excluded.due_ms)"
 )
-_PARTS = ("steps", "payloads", "events", "status_notes", "blobs", "requests")
+_PARTS = ("steps", "payloads", "events", "status_notes", "blobs", "requests", "children")
 """Tables whose rows belong to an instance."""
 
 
@@ -154,6 +154,8 @@ class Survey:
             "AND NOT EXISTS (SELECT 1 FROM tombstones d WHERE d.entity = t.{0})"
         )
         for table in _PARTS:
+            if not self._has(shard, table):
+                continue
             gone = there.format("entity")
             for key, count in self._rows(
                 shard, f"SELECT entity, count(*) FROM {table} t WHERE {gone} GROUP BY entity"

@@ -495,6 +495,8 @@ class _Reader:
                 event_type = _text(_argument(call, 0, "event_type"))
                 name = _text(_argument(call, 9, "name"), event_type)
                 return self._wait(name, event_type, _duration(_argument(call, 9, "timeout"), ""))
+            case "start_child" | "run_child":
+                return self._node("step_do", name=name, config=_config(None), nodes=[])
             case "continue_as_new":
                 return self._node("break", kind="return")
             case _:

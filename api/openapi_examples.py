@@ -29,6 +29,7 @@ WAITING = {
             "event_type": "approval",
             "attempt": None,
             "error": None,
+            "child": None,
         }
     ],
     "more": 0,
@@ -144,6 +145,7 @@ DETAIL = {
     "modified_on": TIME,
     "code_changed": False,
     "continued": 0,
+    "parent": None,
 }
 REGISTERED = {
     "id": WORKFLOW["id"],

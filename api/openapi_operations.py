@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..engines.journal import OUTPUT_TYPES
 from ..runtime import limits
 from . import deploy_shapes, shapes, version_shapes, watched
 from . import openapi_examples as examples
 from .changes import STATUS_CHANGES
 from .listing import STATUSES
 from .requests import CreateBody, SelectionBody, StatusBody, StatusesBody
+from .workflow_shapes import WorkflowShape
 
 _WORKFLOWS = "/client/v4/accounts/{account_id}/workflows"
 _WORKFLOW = _WORKFLOWS + "/{workflow_name}"
@@ -86,7 +88,7 @@ WORKFLOW_OPERATIONS = (
         _WORKFLOWS,
         "listWorkflows",
         "List the account's workflows by name.",
-        shapes.WorkflowShape,
+        WorkflowShape,
         [examples.WORKFLOW],
         {
             "page": PAGE,
@@ -100,7 +102,7 @@ WORKFLOW_OPERATIONS = (
         _WORKFLOW,
         "getWorkflow",
         "Get a workflow.",
-        shapes.WorkflowShape,
+        WorkflowShape,
         examples.WORKFLOW,
         {},
     ),
@@ -314,7 +316,7 @@ WORKFLOW_OPERATIONS = (
         {"status": "complete", "error": None, "output": {"indexed": 3}},
         {
             "name": {**text("The step's public name.", example="fetch-1"), "required": True},
-            "type": text("Of the step.", enum=["step", "waitForEvent"], default="step"),
+            "type": text("Of the step.", enum=list(OUTPUT_TYPES), default="step"),
             "attempt": number("How that attempt ended, instead.", minimum=0, examples=[1]),
             "as": text("Form of a stream.", enum=["content", "json"], default="content"),
         },

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Coroutine
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from ..engines.journal import OUTPUT_TYPES
 from ..engines.views import EventPage
 from ..runtime import limits
 from ..runtime.errors import InvalidArgument, Overloaded, ShardUnavailable, ToqueError
@@ -21,6 +22,7 @@ from .dispatch_http import ACCOUNT, ClientGone, Request, Route, Send, Streamed
 from .listing import ListQuery
 from .service import ControlPlane
 from .subscribe_http import EventStream
+from .workflow_shapes import workflow_shape
 
 T = TypeVar("T")
 BASE = ("client", "v4", "accounts", ACCOUNT)
@@ -83,12 +85,12 @@ class Routes:
             request.account, search=query.get("search", ""), page=page, per_page=per_page
         )
         info = shapes.list_info(len(found), per_page, total, page, None)
-        return shapes.answer_list([shapes.workflow_shape(item) for item in found], info)
+        return shapes.answer_list([workflow_shape(item) for item in found], info)
 
     async def _get_workflow(self, request: Request) -> bytes:
         requests.parse_query(request.query, ())
         found = await self._plane.get_workflow(request.account, request.words[0])
-        return shapes.answer(shapes.workflow_shape(found))
+        return shapes.answer(workflow_shape(found))
 
     async def _list_versions(self, request: Request) -> bytes:
         page, per_page = requests.parse_page(
@@ -239,7 +241,7 @@ class Routes:
         name = query.get("name", "")
         if not name:
             raise InvalidArgument("name is missing; give a step's public name: ?name=fetch-1")
-        kind = requests.parse_choice(query, "type", ("step", "waitForEvent"))
+        kind = requests.parse_choice(query, "type", tuple(OUTPUT_TYPES))
         attempt = requests.parse_int(query, "attempt", 0) or 0
         account, (workflow, instance_id) = request.account, request.words
         found = await self._plane.step_output(

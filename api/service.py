@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from ..engines.ports import ENGINE_KIND
-from ..engines.views import CreateRequest, InstanceView, Retention, StepOutput
+from ..engines.views import CreateRequest, InstanceView, Parent, Retention, StepOutput
 from ..gatekeeper.messages import ACCOUNT_KIND, GATEKEEPER_KIND, WorkflowRecord
 from ..gatekeeper.planes import InstanceUnborn
 from ..runtime import limits
@@ -72,11 +72,13 @@ class NewInstance(msgspec.Struct, frozen=True):
         params: JSON.
         retention: how long it is kept after success, and after another end, in ms; None: as the
             workflow's, the account's or the runtime's settings say.
+        parent: the instance that starts it; nobody from outside may say so.
     """
 
     instance_id: str | None = None
     params: bytes = NULL
     retention: Retention | None = None
+    parent: Parent | None = None
 
 
 class BatchResult(msgspec.Struct, frozen=True):
@@ -201,6 +203,7 @@ class ControlPlane(InstanceChanges):
         request_id: str | None = None,
         source: str = "api",
         retention: Retention | None = None,
+        parent: Parent | None = None,
     ) -> InstanceView:
         """Make an instance; with `wait_ms`, answer when it has ended (or after that time).
 
@@ -211,7 +214,7 @@ class ControlPlane(InstanceChanges):
             OutcomeUnknown: it may have been made; the same request id finds out.
         """
         check_wait(wait_ms)
-        new = check_new(NewInstance(instance_id, params, retention))
+        new = check_new(NewInstance(instance_id, params, retention, parent))
         record = await self._workflow(account, workflow)
         request_id = self._request_id(request_id)
         await self._admit(account, record, 1)
@@ -324,6 +327,7 @@ class ControlPlane(InstanceChanges):
             new.retention,
             settings.steps or 0,
             default_retention=(settings.success_retention_ms, settings.error_retention_ms),
+            parent=new.parent,
         )
         return _engine(account, record, instance_id), request
 

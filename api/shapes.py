@@ -19,15 +19,16 @@ from ..engines.views import (
     ErrorView,
     IndexRow,
     InstanceView,
+    Parent,
     RollbackView,
     StepOutput,
     StepView,
 )
-from ..gatekeeper.messages import WorkflowRecord
 from ..runtime.codec import NULL
+from ..runtime.ids import split_engine_key
 from .changes import BatchChanges
 from .listing import FINAL_STATUSES
-from .service import BatchResult, InstanceList, WorkflowInfo
+from .service import BatchResult, InstanceList
 
 _encode = msgspec.json.Encoder().encode
 _NULL = msgspec.Raw(NULL)
@@ -185,8 +186,61 @@ class WaitShape(msgspec.Struct, frozen=True, tag="waitForEvent", tag_field="type
     output_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
 
+class ChildRefShape(msgspec.Struct, frozen=True):
+    """A child: the name of its workflow, and its id."""
+
+    workflow: str
+    id: str
+
+
+class ChildStartShape(msgspec.Struct, frozen=True, tag="startChild", tag_field="type"):
+    """The start of a child; `end` is null until it is there."""
+
+    name: str
+    start: str
+    end: str | None
+    success: bool | None
+    error: ErrorShape | None
+    output: msgspec.Raw
+    child: ChildRefShape | None
+    output_bytes: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChildWaitShape(msgspec.Struct, frozen=True, tag="child", tag_field="type"):
+    """A wait for a child's end; `output` is the child's, `end` is null until then."""
+
+    name: str
+    start: str
+    end: str | None
+    success: bool | None
+    error: ErrorShape | None
+    output: msgspec.Raw
+    child: ChildRefShape | None
+    output_bytes: int | msgspec.UnsetType = msgspec.UNSET
+
+
+AnyStep = (
+    StepShape
+    | UndoingShape
+    | SleepShape
+    | WaitShape
+    | ChildStartShape
+    | ChildWaitShape
+    | TerminationShape
+)
+
+
+class ParentShape(msgspec.Struct, frozen=True):
+    """The instance that started another one, and the run in which it did."""
+
+    workflow: str
+    id: str
+    run_id: str
+    on_parent_end: str
+
+
 class Detail(msgspec.Struct, frozen=True):
-    """An instance in full.
+    """An instance in full; `parent` is null unless a workflow started it.
 
     `params_bytes`, `output_bytes` (of steps too): that payload is longer than was asked for, and
     `null` stands in its place; so long it is.
@@ -207,11 +261,12 @@ class Detail(msgspec.Struct, frozen=True):
     output: msgspec.Raw
     rollback: RollbackShape | None
     step_count: int
-    steps: list[StepShape | UndoingShape | SleepShape | WaitShape | TerminationShape]
+    steps: list[AnyStep]
     created_on: str
     modified_on: str
     code_changed: bool
     continued: int
+    parent: ParentShape | None
     params_bytes: int | msgspec.UnsetType = msgspec.UNSET
     output_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -271,23 +326,6 @@ class EventSent(msgspec.Struct, frozen=True):
 
     instance_id: str = msgspec.field(name="instanceId")
     timestamp: str
-
-
-class WorkflowShape(msgspec.Struct, frozen=True):
-    """A workflow. `instances` counts by status; counts stop at a bound and are then minima.
-
-    `triggered_on` is when the newest instance that is still kept was made.
-    """
-
-    id: str
-    name: str
-    class_name: str
-    script_name: str
-    created_on: str
-    modified_on: str
-    triggered_on: str | None
-    instances: dict[str, int]
-    version_id: str
 
 
 class ListInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -449,9 +487,7 @@ def _attempt(attempt: AttemptView) -> AttemptShape:
     )
 
 
-def step_shape(
-    step: StepView, payload_max: int | None = None
-) -> StepShape | UndoingShape | SleepShape | WaitShape | TerminationShape:
+def step_shape(step: StepView, payload_max: int | None = None) -> AnyStep:
     """A step in the form of its type; an output of more bytes than `payload_max` is left out."""
     start = iso(step.start_ms)
     output, output_bytes = _cut(step.output, payload_max)
@@ -475,6 +511,17 @@ def step_shape(
             step.interruptions,
             output_bytes,
         )
+    if step.type in _CHILD_SHAPES:
+        return _CHILD_SHAPES[step.type](
+            step.name,
+            start,
+            _iso_or_none(step.end_ms),
+            step.success,
+            error,
+            output,
+            None if step.child is None else ChildRefShape(step.child.workflow, step.child.id),
+            output_bytes,
+        )
     end = start if step.end_ms is None else iso(step.end_ms)
     if step.type == "sleep":
         return SleepShape(step.name, start, end, step.finished, error)
@@ -482,6 +529,12 @@ def step_shape(
         return TerminationShape(step.name, start, end, TriggerShape(step.source or "unknown"))
     event_type = step.event_type or ""
     return WaitShape(step.name, start, end, step.finished, error, output, event_type, output_bytes)
+
+
+_CHILD_SHAPES: dict[str, type[ChildStartShape | ChildWaitShape]] = {
+    "startChild": ChildStartShape,
+    "child": ChildWaitShape,
+}
 
 
 class StepOutputShape(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -531,22 +584,14 @@ def detail(view: InstanceView, payload_max: int | None = None) -> Detail:
         modified_on=iso(view.modified_ms),
         code_changed=view.code_changed,
         continued=view.continued,
+        parent=_parent(view.parent),
         params_bytes=params_bytes,
         output_bytes=output_bytes,
     )
 
 
-def workflow_shape(info: WorkflowInfo) -> WorkflowShape:
-    """A workflow with its counts."""
-    record: WorkflowRecord = info.record
-    return WorkflowShape(
-        record.uuid,
-        record.name,
-        record.class_name,
-        record.script_name,
-        iso(record.created_ms),
-        iso(record.modified_ms),
-        _iso_or_none(info.triggered_ms),
-        info.counts,
-        record.version_id,
-    )
+def _parent(parent: Parent | None) -> ParentShape | None:
+    if parent is None:
+        return None
+    id = split_engine_key(parent.key)[2]
+    return ParentShape(parent.workflow, id, parent.run_id, parent.on_end)

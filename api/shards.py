@@ -51,6 +51,7 @@ from ..souschef.clearing import Clearing, ClearingEnv
 from ..souschef.env import SousChefEnv
 from ..souschef.pacing import Pacer, gap_ms
 from ..souschef.souschef import SousChef
+from .children import ShardChildren
 from .codecs import settle_codecs
 from .figures import ShardFigures
 
@@ -148,8 +149,10 @@ class OpenShard:
         code_host: CodeHost,
         blobs: BlobCollector | None,
         upgrading: Background,
+        children: ShardChildren,
     ) -> None:
         self.store = store
+        self._children = children
         self._blobs = blobs
         self._upgrading = upgrading
         self.host = host
@@ -198,6 +201,7 @@ class OpenShard:
         if self._blobs is not None:
             self._blobs.close()
         self._upgrading.close()
+        self._children.stop()
         self.host.close()
         self.router.close()
 
@@ -209,6 +213,7 @@ class OpenShard:
     async def close(self) -> None:
         """Stop, end user code, commit what is pending and close the file."""
         self.stop()
+        await self._children.close()
         await self._code_host.aclose()
         await self.store.close()
         if self.host.notes is not None:
@@ -272,9 +277,10 @@ def open_shard(
     )
     reporter = Reporter(loop, router.call, _peeker(host)) if is_data else None
     blobs = _blobs(store, path.parent.parent / BLOBS_FOLDER / shard, loop) if is_data else None
-    host.set_envs(_envs(settings, host, store, reporter, code_host, blobs))
+    children = ShardChildren(router, settings.placement, clock, entropy)
+    host.set_envs(_envs(settings, host, store, reporter, code_host, blobs, children))
     upgrading = Background(store, settings.upgrades, loop)
-    opened = OpenShard(store, host, router, reporter, code_host, blobs, upgrading)
+    opened = OpenShard(store, host, router, reporter, code_host, blobs, upgrading, children)
     own.register(shard, opened.server)
     host.start()
     upgrading.start()
@@ -322,6 +328,7 @@ def _envs(
     reporter: Reporter | None,
     code_host: CodeHost,
     blobs: BlobCollector | None,
+    children: ShardChildren,
 ) -> dict[str, Any]:
     engines: EngineEnv | None = None
     accounts = AccountEnv(settings.running_max, settings.souschefs, settings.creates_per_second)
@@ -364,6 +371,7 @@ def _envs(
             blobs=blobs,
             retention=settings.retention,
             codecs=settings.codecs,
+            children=children,
         )
         envs[Engine.KIND] = envs[EngineShard.KIND] = engines
     envs[ShardInfo.KIND] = ShardFigures(

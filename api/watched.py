@@ -23,7 +23,7 @@ class InstanceEvent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
 
     Attributes:
         event_id: its number; grows, never changes; the cursor past it.
-        type: `workflow_*`, `step_*`, `attempt_*`, `sleep_*`, `wait_*` or `rollback_*`.
+        type: `workflow_*`, `step_*`, `attempt_*`, `sleep_*`, `wait_*`, `child_*` or `rollback_*`.
         timestamp: milliseconds since 1970.
         step_name: of all but `workflow_*`.
         attempt, retry_delay_ms: of attempts; None after the last failure.
@@ -55,19 +55,29 @@ class InstanceEvents(msgspec.Struct, frozen=True):
     ended: bool
 
 
+class ChildRef(msgspec.Struct, frozen=True):
+    """A child: the name of its workflow, and its id."""
+
+    workflow: str
+    id: str
+
+
 class Reason(msgspec.Struct, frozen=True):
     """Something an instance waits for, or does.
 
     Attributes:
         kind: `slot` (it is queued), `pause`, `step` (its body runs), `rollback` (what undoes
             a step runs), `task` (its body runs as a Ray task, or waits for its resources), `retry`,
-            `sleep`, `event`, `timer` (asyncio's), `worker` (the process it is to run in) or `code`
-            (which can't be loaded).
+            `sleep`, `event`, `startChild` (a child is made, or refused for now), `child` (one has
+            not ended), `timer` (asyncio's), `worker` (the process it is to run in) or `code` (which
+            can't be loaded).
         name: the step's public name.
         since, due: ISO times; `due` of a paused instance as if it were resumed now.
         event_type: of `event`.
         attempt: of `step` and `task` the one that runs, of `retry` the next.
-        error: of `retry` the last failure, of `code` why; of `task` and `worker` what they need.
+        error: of `retry` and `startChild` the last failure, of `code` why; of `task` and `worker`
+            what they need.
+        child: of `startChild` and `child`, which.
     """
 
     kind: str
@@ -77,6 +87,7 @@ class Reason(msgspec.Struct, frozen=True):
     event_type: str | None
     attempt: int | None
     error: WatchError | None
+    child: ChildRef | None = None
 
 
 class Buffered(msgspec.Struct, frozen=True):
@@ -140,6 +151,8 @@ def waiting_lines(waiting: Waiting) -> list[str]:
         )
     for reason in waiting.reasons:
         words = [f"  {reason.kind}", reason.name or "", reason.event_type or ""]
+        if reason.child is not None:
+            words.append(f"{reason.child.workflow} {reason.child.id}")
         words += [f"attempt {reason.attempt}" if reason.attempt else ""]
         words += [f"since {reason.since}" if reason.since else ""]
         words += [f"until {reason.due}" if reason.due else ""]

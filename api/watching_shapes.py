@@ -11,6 +11,7 @@ from ..engines import views
 from .shapes import iso
 from .watched import (
     Buffered,
+    ChildRef,
     InstanceEvent,
     InstanceEvents,
     QueueSlot,
@@ -83,4 +84,5 @@ def _reason(reason: views.WaitReason) -> Reason:
         reason.event_type,
         reason.attempt,
         None if error is None else WatchError(error.name, error.message),
+        None if reason.child is None else ChildRef(reason.child.workflow, reason.child.id),
     )

@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { clock, count, duration, errorText, exact, moment, payload } from "./format.js";
 import { result } from "./http.js";
 
-const KINDS = { step: "step", sleep: "sleep", waitForEvent: "wait", rollback: "undo", termination: "end" };
+const KINDS = { step: "step", sleep: "sleep", waitForEvent: "wait", rollback: "undo", startChild: "start", child: "child", termination: "end" };
 
 // `more`: shows earlier steps, if there may be any.
 export function timelineOf(words, detail, { mayWrite, done, more }) {
@@ -53,6 +53,7 @@ export function timelineOf(words, detail, { mayWrite, done, more }) {
     return [
       h("p", {}, "Began ", clock(step.start), isOpen(step) ? planned(step) : [", ended ", clock(step.end)]),
       step.event_type !== undefined && h("p", {}, "Event of type ", h("code", {}, step.event_type)),
+      step.child && h("p", {}, `Child ${step.child.id} of ${step.child.workflow}`),
       step.retry_at && h("p", {}, "Tried again ", moment(step.retry_at)),
       step.interruptions > 0 && h("p", {}, `${count(step.interruptions)} attempts were cut off by a crash; they are no failures.`),
       step.trigger && h("p", {}, `Asked for by ${step.trigger.source}`),
@@ -60,7 +61,7 @@ export function timelineOf(words, detail, { mayWrite, done, more }) {
       step.attempts?.length > 0 && attemptsOf(step),
       config && h("p", { class: "quiet" }, `${config.retries.limit} retries, ${config.retries.backoff}, delay ${typeof config.retries.delay === "number" ? duration(config.retries.delay) : config.retries.delay}; ${duration(config.timeout)} for an attempt${config.deadline ? `, ${duration(config.deadline)} in all` : ""}${config.sensitive ? `; ${config.sensitive} is hidden` : ""}`),
       hasOutput && payload("Output", step.output, step.output_bytes, () => outputOf(step)),
-      mayWrite && ["step", "sleep", "waitForEvent"].includes(step.type)
+      mayWrite && ["step", "sleep", "waitForEvent", "startChild", "child"].includes(step.type)
         && h("button", { type: "button", class: "small", on: { click: () => restartFrom(words, step, done) } }, "Restart from here"),
     ];
   }

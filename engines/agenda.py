@@ -8,11 +8,12 @@ pause moves everything that has a time, each by its own share (`journal.Pause`).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from ..runtime.limits import CHILDREN_NAMED_MAX
 from .claims import Claim, Deadline
-from .journal import PENDING, Pause
+from .journal import CHILD_END, PENDING, Pause
 from .loop import DurableTimer
 
 _FIRST_MS = 1
@@ -66,6 +67,11 @@ class Agenda:
         return bool(self.heap)
 
 
+def is_awaited(event_type: str, awaited: Collection[str]) -> bool:
+    """Whether an event is waited for, by what `Inbox.awaited_types` told."""
+    return event_type in awaited or (CHILD_END in awaited and event_type.startswith(CHILD_END))
+
+
 def _due_of(item: Item) -> int:
     if isinstance(item, DurableTimer):
         return item.due_ms
@@ -112,8 +118,10 @@ class Inbox:
 
     def give_up(self, claim: Claim) -> None:
         """A wait is over without an event."""
-        self._waits[claim.record.event_type].remove(claim)
+        event_type = claim.record.event_type
+        self._waits[event_type].remove(claim)
         self.waiting -= 1
+        self._tidy(event_type)
 
     def earliest(self) -> Match | None:
         """What is to be delivered first."""
@@ -136,12 +144,25 @@ class Inbox:
         events.pop(0)
         if not events:
             del self.events[event_type]
+        self._tidy(event_type)
+
+    def _tidy(self, event_type: str) -> None:
+        """A child ends once: nobody waits for that again."""
+        if event_type.startswith(CHILD_END) and not self._waits[event_type]:
+            del self._waits[event_type]
 
     def awaited_types(self) -> tuple[str, ...]:
-        """Types of events that are waited for."""
-        return tuple(
+        """Types of events that are waited for; of many children only that there are some.
+
+        They stand in the instance's row, which is written often.
+        """
+        awaited = tuple(
             kind for kind, waits in self._waits.items() if any(not c.record.is_over for c in waits)
         )
+        if len(awaited) <= CHILDREN_NAMED_MAX:
+            return awaited
+        others = [kind for kind in awaited if not kind.startswith(CHILD_END)]
+        return (*others, CHILD_END) if len(others) < len(awaited) else awaited
 
     def __bool__(self) -> bool:
         return bool(self.events)

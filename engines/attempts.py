@@ -12,7 +12,7 @@ from ..runtime.limits import STEP_INTERRUPTIONS_MAX, STEP_RETRY_DELAY_DEFAULT_MS
 from .agenda import Agenda
 from .claims import Claim
 from .failures import FAILED, INTERRUPTED, TIMED_OUT, RecordedError
-from .journal import DONE, PENDING, RUNNING, Record
+from .journal import DONE, PENDING, RUNNING, START, Record
 from .journal import FAILED as ENDED_BADLY
 from .outcomes import cut_off, interrupted, out_of_time
 from .run_port import Outcome
@@ -28,6 +28,7 @@ class Attempts(ABC):
         dirty: records to be written, by ordinal.
         starts, stops: attempts to start, ordinals of records whose bodies are to stop.
         in_flight: ordinals of records with something under way.
+        births: children that are being made, by ordinal; their Engine sees to it.
         now_ms: the time of the event that is handled.
         interruption: the error of attempts that the end of the process has cut off.
     """
@@ -40,6 +41,7 @@ class Attempts(ABC):
         self.starts: list[tuple[Claim, int]] = []
         self.stops: list[int] = []
         self.in_flight: set[int] = set()
+        self.births: dict[int, Claim] = {}
         self.now_ms = 0
         self._due = Agenda()
 
@@ -117,7 +119,9 @@ class Attempts(ABC):
         record = claim.record
         record.interruptions += 1
         record.close_attempt(self.now_ms, self.interruption)
-        if record.config.limit and record.interruptions <= STEP_INTERRUPTIONS_MAX:
+        if record.kind == START or (  # which takes effect once, however often it is asked for
+            record.config.limit and record.interruptions <= STEP_INTERRUPTIONS_MAX
+        ):
             self._open_attempt(claim)
             return
         record.error = cut_off(record)
@@ -175,4 +179,7 @@ class Attempts(ABC):
         record.open_attempt(self.now_ms)
         self.dirty[record.ordinal] = record
         self.in_flight.add(record.ordinal)
-        self.starts.append((claim, record.attempt))
+        if record.kind == START:
+            self.births[record.ordinal] = claim
+        else:
+            self.starts.append((claim, record.attempt))

@@ -16,9 +16,12 @@ import contextvars
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+import msgspec
+
 from ..runtime.blobs import BlobStore
 from ..runtime.limits import (
     RECORDS_PER_INSTANCE_MAX,
+    SLEEP_MAX_MS,
     STEPS_PER_INSTANCE_DEFAULT,
     STEPS_PER_INSTANCE_MAX,
     WAITERS_PER_INSTANCE_MAX,
@@ -27,10 +30,27 @@ from .agenda import Inbox
 from .attempts import Attempts
 from .body_call import BodyCall
 from .calls import ContinueAsNew, StepCall, is_continuing, refuse_misuse
+from .child_calls import STARTING, Wanted, child_id
 from .claims import Claim, Deadline, shown
 from .declared import StepFunction
 from .failures import FAILED, LimitExceeded, RecordedError, StepMisuse, record_of
-from .journal import CANCELLED, DO, PENDING, RUNNING, SLEEP, WAIT, Journal, Pause, Record
+from .journal import (
+    AWAITS,
+    CANCELLED,
+    CHILD,
+    CHILD_END,
+    COUNTED,
+    DO,
+    PENDING,
+    RUNNING,
+    SLEEP,
+    START,
+    WAIT,
+    ChildCall,
+    Journal,
+    Pause,
+    Record,
+)
 from .logs import Whose
 from .loop import DurableTimer, WorkflowLoop, WorkflowTask
 from .outcomes import diverged
@@ -96,7 +116,7 @@ class Claiming(Attempts):
         self._returns = returns
         self._payload_of = payload_of
         records = journal.records
-        self._steps = sum(record.kind in (DO, WAIT) for record in records) if records else 0
+        self._steps = sum(record.kind in COUNTED for record in records) if records else 0
         self._inbox = Inbox()
         # of those that are left the next is the last
         self._queue = journal.delivered()[::-1] if records else []
@@ -126,11 +146,19 @@ class Claiming(Attempts):
             record.config = body.config
             if body.config.deadline_ms:
                 record.deadline_ms = self.loop.now_ms + body.config.deadline_ms
-            if self.holding:
-                record.due_ms = self.loop.now_ms
-                self._due.put(record.due_ms, claim)
-            else:
-                self._open_attempt(claim)
+        self._begin_or_go_on(claim, is_new=is_new)
+        if record.deadline_ms and not record.is_over:
+            self._due.put(record.deadline_ms, Deadline(claim))
+        return claim
+
+    def _begin_or_go_on(self, claim: Claim, *, is_new: bool) -> None:
+        """What has attempts: the first one, or where the record stands."""
+        record = claim.record
+        if is_new and not self.holding:
+            self._open_attempt(claim)
+        elif is_new:
+            record.due_ms = self.loop.now_ms
+            self._due.put(record.due_ms, claim)
         elif record.state == RUNNING:
             self._cut_off.append(claim)
         elif record.state == PENDING:
@@ -138,8 +166,29 @@ class Claiming(Attempts):
                 self._due.put(record.due_ms, claim)
             else:
                 self._cut_off.append(claim)
-        if record.deadline_ms and not record.is_over:
-            self._due.put(record.deadline_ms, Deadline(claim))
+
+    def claim_start(self, name: str, wanted: Wanted, decode: Callable[[Record], Any]) -> Claim:
+        """A child to make. What it is stands in the record from the first time on."""
+        claim, is_new = self._claim(START, name)
+        claim.decode = decode
+        record = claim.record
+        if is_new:
+            call = f"{self.whose.run}.{record.ordinal}"
+            id = wanted.id or child_id(self.whose.instance, call)
+            record.child = ChildCall(call, wanted.workflow, id, wanted.on_end, wanted.params)
+            record.config = STARTING
+        self._begin_or_go_on(claim, is_new=is_new)
+        return claim
+
+    def claim_child(
+        self, name: str, child: ChildCall, is_owned: bool, decode: Callable[[Record], Any]
+    ) -> Claim:
+        """A child's end to wait for. `decode` raises if its output does not fit."""
+        claim, is_new = self._claim(CHILD, name)
+        claim.decode = decode
+        if is_new:
+            claim.record.child = msgspec.structs.replace(child, params=b"", is_owned=is_owned)
+        self._await(claim, CHILD_END + child.call, SLEEP_MAX_MS, is_new=is_new)
         return claim
 
     def claim_sleep(self, name: str, for_ms: int | None, until_ms: int | None) -> Claim:
@@ -160,6 +209,10 @@ class Claiming(Attempts):
         """An event to wait for. `decode` raises if its payload does not fit."""
         claim, is_new = self._claim(WAIT, name)
         claim.decode = decode
+        self._await(claim, event_type, timeout_ms, is_new=is_new)
+        return claim
+
+    def _await(self, claim: Claim, event_type: str, timeout_ms: int, *, is_new: bool) -> None:
         record = claim.record
         if is_new:
             record.event_type = event_type
@@ -169,7 +222,6 @@ class Claiming(Attempts):
             self._inbox.wait(claim)
             if self._inbox.waiting > WAITERS_PER_INSTANCE_MAX:
                 self._over_limit(f"{WAITERS_PER_INSTANCE_MAX} waits for events at a time")
-        return claim
 
     def continue_as_new(self, params: bytes) -> NoReturn:
         """End this run and let another follow it."""
@@ -205,7 +257,7 @@ class Claiming(Attempts):
         self._stop_body(claim, self.loop.now_ms, _ABANDONED)
         record.end(self.loop.now_ms, CANCELLED)
         self.dirty[record.ordinal] = record
-        if record.kind == WAIT:
+        if record.kind in AWAITS:
             self._inbox.give_up(claim)
 
     # --- inside -----------------------------------------------------------------------------
@@ -249,7 +301,7 @@ class Claiming(Attempts):
     def _add(self, record: Record) -> None:
         self.journal.apply(record)
         self.dirty[record.ordinal] = record
-        self._steps += record.kind in (DO, WAIT)
+        self._steps += record.kind in COUNTED
 
     def _timer_started(self, timer: DurableTimer) -> None:
         if timer.due_ms <= self.loop.now_ms:
@@ -280,7 +332,7 @@ class Claiming(Attempts):
 
     def _is_over_limit(self, record: Record) -> bool:
         """Whether a new record is one too many; the instance ends then."""
-        if record.kind in (DO, WAIT) and self._steps >= self._steps_max:
+        if record.kind in COUNTED and self._steps >= self._steps_max:
             self._over_limit(
                 f"{self._steps_max} steps. Right: `limits = {{'steps': ...}}` on the workflow (at "
                 f"most {STEPS_PER_INSTANCE_MAX}), or step.continue_as_new"

@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from .journal import CANCEL, DO, SLEEP, TIMER, UNDO, WAIT, Record
+from .journal import CANCEL, CHILD, DO, SLEEP, START, TIMER, UNDO, WAIT, Record
 
 if TYPE_CHECKING:
     from .body_call import BodyCall
@@ -51,5 +51,7 @@ def shown(record: Record) -> str:
         TIMER: "timer",
         UNDO: "rollback",
         CANCEL: "cancel",
+        START: "start of child",
+        CHILD: "wait for child",
     }[record.kind]
     return f"{what} {record.public_name!r} (record {record.ordinal})"

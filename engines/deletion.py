@@ -65,12 +65,17 @@ class DeletableInstance(ObservedInstance):
         instance = self._existing()
         if instance.status not in FINISHED or now_ms < instance.expires_ms:
             return False
+        if not self.ctx.has_told():  # else a parent that asks again would get another child
+            self._alarm_by(now_ms + limits.ANNOUNCE_ALARM_MS)
+            return False
         self._rows.wipe_requests()
         self._delete(instance, now_ms, now_ms)
         return True
 
     def _delete(self, instance: Instance, now_ms: int, expires_ms: int) -> None:
         event_no = self._rows.event_no
+        self._drop_children()
+        self._tell_parent(instance, "deleted", None, None)
         self._drop_run()
         self._tombstone = Tombstone(
             FORMAT_VERSION,
@@ -157,8 +162,8 @@ class DeletableInstance(ObservedInstance):
         elif self._is_news(tombstone):
             self.ctx.set_alarm(now_ms + limits.ANNOUNCE_ALARM_MS)
             self._bury()
-        elif now_ms < tombstone.expires_ms:
-            self.ctx.set_alarm(tombstone.expires_ms)
+        elif now_ms < tombstone.expires_ms or not self.ctx.has_told():
+            self.ctx.set_alarm(max(tombstone.expires_ms, now_ms + limits.ANNOUNCE_ALARM_MS))
         else:
             self._tombstone = None
             self._rows.wipe_requests()

@@ -35,21 +35,21 @@ from ..runtime.tables import Query, Table
 from .failures import EventsBufferFull, StepNotFound
 from .journal import (
     BLOBS,
-    DO,
+    CHILDREN,
     EVENTS,
     FORMAT_VERSION,
     INSTANCES,
     NOTES,
+    OUTPUT_TYPES,
     PAYLOADS,
     REQUESTS,
     STEPS,
     TOMBSTONES,
-    WAIT,
     Instance,
     Record,
 )
 from .keeping import whole
-from .operations import InstanceOperations
+from .parenting import ParentInstance
 from .ports import ENGINE_KIND, OLD_NUMBER, SOUSCHEF_KIND, souschef_ref
 from .present import in_order, part_of, step_output, step_views
 from .rows import check_same, content_of
@@ -59,7 +59,7 @@ from .views import CreateRequest, InstanceView, StepOutput, retention_of
 _ACTIVE = Query("active instances", "SELECT entity FROM instances WHERE active = 1")
 
 
-class Engine(InstanceOperations):
+class Engine(ParentInstance):
     """See the module's description."""
 
     KIND = ENGINE_KIND
@@ -67,6 +67,7 @@ class Engine(InstanceOperations):
         INSTANCES,
         STEPS,
         BLOBS,
+        CHILDREN,
         PAYLOADS,
         EVENTS,
         NOTES,
@@ -111,8 +112,10 @@ class Engine(InstanceOperations):
             params=self._rows.keep_payload("params", request.params),
             retention=retention_of(request, self.env.retention),
             steps_max=min(max(0, request.steps_max), limits.STEPS_PER_INSTANCE_MAX),
+            parent=request.parent,
         )
         self._inherit(self._instance)
+        self._greet_parent(self._instance)
         if not self.env.faults.no_announce_alarm:
             self.ctx.set_alarm(now_ms + limits.ANNOUNCE_ALARM_MS)
         self._rows.note_status(self._instance, now_ms)
@@ -169,7 +172,7 @@ class Engine(InstanceOperations):
 
         Args:
             name: for example `fetch-1`.
-            kind: `step` or `waitForEvent`.
+            kind: `step`, `waitForEvent`, `startChild` or `child`.
             attempt: how that attempt ended; 0: how the step stands.
 
         Raises:
@@ -200,7 +203,7 @@ class Engine(InstanceOperations):
         return store.read(record.stream, max(0, offset), limits.STREAM_PART_BYTES)
 
     def _step_named(self, records: list[Record], name: str, kind: str) -> Record:
-        wanted = {"step": DO, "waitForEvent": WAIT}.get(kind)
+        wanted = OUTPUT_TYPES.get(kind)
         for record in records:
             if record.kind == wanted and record.public_name == name:
                 return record
@@ -242,20 +245,8 @@ class Engine(InstanceOperations):
                 "waited for yet; no more are taken."
             )
         now_ms = self.ctx.clock.now_ms()
-        instance.event_seq += 1
-        instance.events_buffered += 1
-        self._rows.put_event(instance.event_seq, event_type, now_ms, payload)
         self._keep_answer(request_id, now_ms, content)
-        self._is_changed = True
-        run = self._run
-        if run is not None:
-            run.buffer_event(instance.event_seq, event_type, now_ms)
-        if instance.status == "running" and run is not None:
-            turn = run.act("tick", now_ms)
-            if turn is not None:
-                self._after_turn(turn, now_ms)
-        elif instance.status == "waiting" and event_type in instance.awaited:
-            self._wake(now_ms)
+        self._take_in(event_type, payload, now_ms)
         self._flush()
         return now_ms
 

@@ -16,6 +16,7 @@ from ..runtime.ids import EntityRef
 from ..runtime.limits import RETENTION_DEFAULT_MS
 from ..runtime.payload_codec import NO_CODECS, Codecs
 from ..runtime.store import Store
+from .child_calls import ChildrenPort
 from .code_host import CodeHost
 from .reporter import Reporter
 
@@ -54,6 +55,7 @@ class EngineEnv:
         crowded: whether the queued are to leave memory soon (`host.crowded`).
         starts_ms: how long those that were granted a slot had waited for it.
         retention: how long instances are kept after success, and after another end, in ms.
+        children: makes what workflows start; None: nothing does.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -67,4 +69,5 @@ class EngineEnv:
     codecs: Codecs = NO_CODECS
     retention: tuple[int, int] = (RETENTION_DEFAULT_MS, RETENTION_DEFAULT_MS)
     crowded: Callable[[], bool] = _always
+    children: ChildrenPort | None = None
     starts_ms: Histogram = field(default_factory=Histogram)

@@ -27,6 +27,7 @@ from .raised_at import places_of
 
 FAILED, NON_RETRYABLE, TIMED_OUT, EVENT_TIMED_OUT, INTERRUPTED = range(5)
 OUT_OF_TIME, MISMATCHED, NO_DELAY = range(5, 8)
+CHILD_FAILED, NOT_STARTED, ID_TAKEN, NO_WORKFLOW, TOO_MANY_CHILDREN = range(8, 13)
 
 
 class RecordedError(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -186,6 +187,70 @@ class PayloadMismatch(StepFailed):
     kind = MISMATCHED
 
 
+class ChildFailed(StepFailed):
+    """A child ended otherwise than `complete`: errored, terminated, cancelled or deleted.
+
+    `data` holds the child's `workflow`, `id` and `status` (`deleted` too), and its own `error` with
+    `name`, `message` and `data`, if it has one.
+    """
+
+    code = "child.failed"
+    number = 10360
+    kind = CHILD_FAILED
+
+
+class ChildNotStarted(StepFailed):
+    """A child was refused for good, and there is none.
+
+    `data` holds `workflow`, `id`, and the `code` of the refusal.
+    """
+
+    code = "child.not_started"
+    number = 10361
+    kind = NOT_STARTED
+
+
+class ChildIdTaken(ChildNotStarted):
+    """The id that the child was to have is in use by another instance."""
+
+    code = "child.id_taken"
+    number = 10362
+    kind = ID_TAKEN
+
+
+class ChildWorkflowNotFound(ChildNotStarted):
+    """The account has no workflow of the name that the child was to be of."""
+
+    code = "child.workflow_not_found"
+    number = 10363
+    kind = NO_WORKFLOW
+
+
+class TooManyChildren(ChildNotStarted):
+    """The instance has as many children as it may, or children start children too deep."""
+
+    code = "child.too_many"
+    number = 10364
+    kind = TOO_MANY_CHILDREN
+
+
+class JoinEmpty(StepFailed):
+    """A join has no children to wait for."""
+
+    code = "join.empty"
+    number = 10365
+
+
+class JoinStarved(StepFailed):
+    """So many children of a join have failed that it can't be fulfilled.
+
+    `data` holds `failures`, their number, and the first of them as `failed`.
+    """
+
+    code = "join.starved"
+    number = 10366
+
+
 class ResultMismatch(AuthorError):
     """A step's result does not fit the return annotation of its body."""
 
@@ -260,6 +325,11 @@ _BY_KIND: dict[int, type[StepFailed]] = {
     OUT_OF_TIME: StepDeadline,
     MISMATCHED: PayloadMismatch,
     NO_DELAY: RetryDelayFailed,
+    CHILD_FAILED: ChildFailed,
+    NOT_STARTED: ChildNotStarted,
+    ID_TAKEN: ChildIdTaken,
+    NO_WORKFLOW: ChildWorkflowNotFound,
+    TOO_MANY_CHILDREN: TooManyChildren,
 }
 _UNRAISABLE_IN_COROUTINES = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 

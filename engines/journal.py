@@ -27,6 +27,7 @@ from ..runtime.tables import Index, Query, Row, Table
 from .config import DEFAULTS, Resolved
 from .failures import RecordedError
 from .status import HOLDS_SLOT, Status
+from .views import Parent
 
 FORMAT_VERSION = 1
 
@@ -93,13 +94,74 @@ REQUESTS = Table(
     2,
 )
 
+CHILDREN = Table("children", (("entity", "TEXT"), ("call", "TEXT"), ("blob", "BLOB")), 2)
+
 # kinds of records
 DO, SLEEP, WAIT, TIMER, UNDO, CANCEL = "do", "sleep", "wait", "timer", "undo", "cancel"
+START, CHILD = "start", "child"
+"""A child is made | its end is waited for."""
+AWAITS: Final = frozenset({WAIT, CHILD})
+"""Kinds that something sent to the instance ends."""
+COUNTED: Final = frozenset({DO, WAIT, START})
+"""Kinds that count as steps."""
+OUTPUT_TYPES: Final = {"step": DO, "waitForEvent": WAIT, "startChild": START, "child": CHILD}
+"""What has an output is called so from outside; the kind of its records."""
+CHILD_END = "~"
+"""Ends of children are buffered as events of this type with the name of the call after it; no
+author's event has such a type."""
 HIDDEN: Final = frozenset({TIMER, CANCEL})
 """Kinds that the API does not show."""
 # states of records
 RUNNING, PENDING, DONE, FAILED, CANCELLED = range(5)
 """An attempt is in flight | waits for its time or event | outcomes | `run` gave it up."""
+
+
+class ChildCall(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What `run` asks of a child.
+
+    Attributes:
+        call: names the start: `run id.ordinal`. It is the request id of the child's create, too.
+        workflow, id: the child's.
+        on_end: see `views.Parent`.
+        params: JSON; empty once the child is there.
+        is_owned: of a wait: who gives it up lets the child go.
+    """
+
+    call: str
+    workflow: str
+    id: str
+    on_end: str
+    params: bytes = b""
+    is_owned: bool = False
+
+
+class ChildRow(msgspec.Struct, array_like=True, gc=False):
+    """A child that may exist, and how it ended is not known to its parent.
+
+    Attributes:
+        ordinal: of the record that started it.
+        key: of its Engine; empty while it is not known to exist.
+        on_end: see `views.Parent`.
+        is_let_go: `run` has given it up, or is over.
+        is_made: its start has been answered.
+        has_ended: it has, before that; the row goes then.
+    """
+
+    version: int
+    ordinal: int
+    key: str
+    on_end: str
+    is_let_go: bool = False
+    is_made: bool = False
+    has_ended: bool = False
+
+
+class ChildEnd(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How a child ended: a final status or `deleted`, with its output or error."""
+
+    status: str
+    output: bytes | None
+    error: RecordedError | None
 
 
 class StatusNote(msgspec.Struct, array_like=True, gc=False):
@@ -144,6 +206,10 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
         request_content: stands for what the create of `request_id` said.
         steps_max: how many steps it may make; 0: as many as its code says.
         ended_by: what asked for its termination or cancel, as `source` of a create.
+        parent: the instance that started it, if one did.
+        is_detached: that one has been told how it ended; what it does now, its parent's end too,
+            does not matter to the other any more.
+        children: how many rows of children it has.
     """
 
     version: int
@@ -196,6 +262,9 @@ class Instance(msgspec.Struct, array_like=True, gc=False):
     request_content: int = 0
     steps_max: int = 0
     ended_by: str = ""
+    parent: Parent | None = None
+    is_detached: bool = False
+    children: int = 0
 
     def pause_so_far(self, now_ms: int) -> Pause | None:
         """The pause that is asked for, or under way, as if it ended now."""
@@ -309,6 +378,7 @@ class Record(msgspec.Struct, array_like=True):
         delay_ms: the newest wait that a delay function told; None: none so far.
         deadline_ms: when the whole step is out of time; 0: never.
         stream: SHA-256 of the result, if it is in a file; `result` then tells its name and length.
+        child: of `START` and `CHILD`.
     """
 
     version: int
@@ -340,6 +410,7 @@ class Record(msgspec.Struct, array_like=True):
     event_seq: int = 0
     undo: Resolved | None = None
     is_instant: bool = False
+    child: ChildCall | None = None
 
     @property
     def public_name(self) -> str:

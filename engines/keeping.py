@@ -13,13 +13,13 @@ import functools
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ..runtime import limits
 from ..runtime.entity import Context, DurableObject
 from ..runtime.errors import CallerError, EntityReset, InstanceNotFound, SystemFault
 from .env import EngineEnv
-from .journal import Instance, Record
+from .journal import ChildCall, Instance, Record
 from .ports import StatusReport, souschef_key
 from .present import instance_view
 from .rows import InstanceRows
@@ -29,6 +29,14 @@ from .views import InstanceView, StepView
 
 _log = logging.getLogger("toque.engines")
 _M = TypeVar("_M", bound=Callable[..., Any])
+
+
+class Birth(NamedTuple):
+    """A child to ask for: the record that wants it, the attempt, and what is wanted."""
+
+    ordinal: int
+    attempt: int
+    call: ChildCall
 
 
 def whole(method: _M) -> _M:
@@ -72,6 +80,7 @@ class KeptInstance(DurableObject):
         self._is_changed = False
         self._must_report = False
         self._starts: Starts = []
+        self._births: list[Birth] = []
         self._code_error = ""
         self._code_tries = 0
         self._cut_off = ""
@@ -99,9 +108,10 @@ class KeptInstance(DurableObject):
             self._must_report = False
             if not instance.sweep_from:  # else when all is swept
                 report = self._status_report(instance)
-        starts, self._starts = self._starts, []  # a list of this event's own: the next adds to it
-        if starts or report is not None:
-            self.ctx.when_durable(partial(self._committed, report, self._run, starts))
+        starts, self._starts = self._starts, []  # lists of this event's own: the next adds to them
+        births, self._births = self._births, []
+        if starts or births or report is not None:
+            self.ctx.when_durable(partial(self._committed, report, self._run, starts, births))
         if instance.status == "rollingBack":
             self._see_to_rollback()
 
@@ -112,11 +122,19 @@ class KeptInstance(DurableObject):
         """Answer those who wait for an event that is there now (see `observed`)."""
 
     @whole
-    def _committed(self, report: StatusReport | None, run: Run | None, starts: Starts) -> None:
+    def _committed(
+        self, report: StatusReport | None, run: Run | None, starts: Starts, births: list[Birth]
+    ) -> None:
         if report is not None and self._instance is not None:
             self._report(report, self._instance.souschef)
         if run is not None and starts:
             run.start(starts)
+        if run is not None:
+            for birth in births:
+                self._bear(run, birth)
+
+    def _bear(self, run: Run, birth: Birth) -> None:
+        """The record that asks for a child is durable: ask for it (see `parenting`)."""
 
     def _report(self, report: StatusReport, souschef: int) -> None:
         self.env.reporter.add(souschef_key(report.key, self._rows.id, souschef), report)
@@ -174,6 +192,7 @@ class KeptInstance(DurableObject):
             self._run = None
         self._reading = None
         self._starts = []
+        self._births = []
 
     def _cancel_timer(self) -> None:
         if self._due_timer is not None:

@@ -133,6 +133,8 @@ class InstanceLife(InstancePhases):
             self._rows.let_go(record.stream for record in turn.records if record.stream)
         for record in turn.records if next_params is None else ():
             self._rows.put_record(record, is_copy=is_copy)
+        if next_params is None:
+            self._see_to_children(turn)
         if turn.consumed:
             for seq in turn.consumed:
                 self._rows.delete_event(seq)
@@ -164,6 +166,9 @@ class InstanceLife(InstancePhases):
         else:
             self._starts += turn.starts
             self._arm(turn.due_ms, now_ms)
+
+    def _see_to_children(self, turn: Turn) -> None:
+        """Children that a turn starts or gives up (see `parenting`)."""
 
     def _note_other_code(self, code_hash: str) -> None:
         instance = self._existing()

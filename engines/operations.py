@@ -14,17 +14,39 @@ from typing import Final
 from ..runtime.codec import NULL
 from ..runtime.entity import Context
 from ..runtime.errors import CallerError, EntityReset, InvalidArgument, RequestRefused
+from .agenda import is_awaited
+from .child_calls import end_of, ordinal_of
 from .deletion import DeletableInstance
 from .env import EngineEnv
 from .failures import NON_RETRYABLE, RecordedError, StepNotFound, StepUndone, cancelled_error
-from .journal import CANCEL, DO, HIDDEN, SLEEP, WAIT, Instance, Pause, Record, Undoing
+from .journal import (
+    AWAITS,
+    CANCEL,
+    CHILD,
+    DO,
+    HIDDEN,
+    SLEEP,
+    START,
+    WAIT,
+    Instance,
+    Pause,
+    Record,
+    Undoing,
+)
 from .keeping import whole
 from .rollback import is_undone, undone_ordinals
 from .rows import content_of
 from .status import move
 from .views import InstanceView
 
-STEP_TYPES: Final = {"do": DO, "step": DO, "sleep": SLEEP, "waitForEvent": WAIT}
+STEP_TYPES: Final = {
+    "do": DO,
+    "step": DO,
+    "sleep": SLEEP,
+    "waitForEvent": WAIT,
+    "startChild": START,
+    "child": CHILD,
+}
 """What steps are called from outside, and the kind of their records."""
 _REFUSED = -2
 """What the ledger of requests says of an operation that was refused."""
@@ -278,10 +300,10 @@ class InstanceOperations(DeletableInstance):
                 if record.order > target.after:  # its result counts, once it is asked for
                     record.order = 0
                     self._rows.put_record(record)
-            elif record.kind == WAIT and record.event_seq:
-                payload = record.result or NULL
+            elif record.kind in AWAITS and record.event_seq and _is_kept(record, target):
+                payload = end_of(record) if record.kind == CHILD else record.result
                 self._rows.put_event(
-                    record.event_seq, record.event_type, record.event_at_ms, payload
+                    record.event_seq, record.event_type, record.event_at_ms, payload or NULL
                 )
                 instance.events_buffered += 1
         kept = [record for record in self._rows.records() if record.ordinal < target.ordinal]
@@ -291,7 +313,7 @@ class InstanceOperations(DeletableInstance):
     def _has_awaited_event(self, instance: Instance) -> bool:
         if not instance.events_buffered or not instance.awaited:
             return False
-        return any(kind in instance.awaited for _, kind, _ in self._rows.events())
+        return any(is_awaited(kind, instance.awaited) for _, kind, _ in self._rows.events())
 
     def _act(self, what: str, now_ms: int, *args: int) -> None:
         run = self._run
@@ -316,12 +338,7 @@ class InstanceOperations(DeletableInstance):
             )
             raise refusal.with_traceback(None)
         if known is None:
-            if instance.status == "waitingForPause" and self._run is None:
-                # a reset or a crash took the bodies that the pause waits for, and this call
-                # came before the instance was taken up again
-                now_ms = self.ctx.clock.now_ms()
-                self._drop_run()
-                self._quiesce(now_ms, now_ms, ())
+            self._end_broken_pause(self.ctx.clock.now_ms())
             if instance.sweep_from:
                 raise EntityReset(f"instance {self._id()!r} is being restarted; ask again.")
             now_ms = self.ctx.clock.now_ms()
@@ -334,6 +351,13 @@ class InstanceOperations(DeletableInstance):
             self._flush()
         return self._view()
 
+    def _end_broken_pause(self, now_ms: int) -> None:
+        """A reset or a crash took the bodies that a pause waits for, and a call comes before the
+        instance is taken up again."""
+        if self._existing().status == "waitingForPause" and self._run is None:
+            self._drop_run()
+            self._quiesce(now_ms, now_ms, ())
+
     def _keep_refusal(self, request_id: str, content: int, refusal: CallerError) -> None:
         if not request_id:
             return
@@ -343,3 +367,10 @@ class InstanceOperations(DeletableInstance):
         seq = self._existing().request_seq  # as the last that was done: the instance stays as it is
         self._rows.keep_answer(request_id, seq, _REFUSED, content)
         self._rows.flush()
+
+
+def _is_kept(wait: Record, target: Record) -> bool:
+    """Whether what a wait was given is of something that the restart keeps: a child is its
+    start's; any other event is the instance's."""
+    call = wait.child
+    return call is None or ordinal_of(call.call) < target.ordinal

@@ -1,19 +1,20 @@
 """The phases of an instance: how it parks, wakes, rolls back, ends, and begins another run.
 
-Between `keeping` and `life`: each method here is a change of status by the table in `status`, with
+Between `family` and `life`: each method here is a change of status by the table in `status`, with
 all that it writes. None of them executes `run`; who may is in `life`.
 """
 
 from __future__ import annotations
 
 from .failures import RecordedError, WorkflowStuck, cancelled_error, record_of
+from .family import FamilyInstance
 from .journal import Undoing
-from .keeping import KeptInstance, whole
+from .keeping import whole
 from .run_port import Turn
 from .status import Event, move
 
 
-class InstancePhases(KeptInstance):
+class InstancePhases(FamilyInstance):
     """See the module's description."""
 
     # --- waiting ----------------------------------------------------------------------------
@@ -92,6 +93,7 @@ class InstancePhases(KeptInstance):
         """Let `run` go; when all is written it is executed anew for its rollbacks (`_flush`)."""
         instance = self._existing()
         instance.status = move(instance.status, "roll_back")
+        self._let_children_go()
         self._drop_run()
         self._changed(now_ms)
 
@@ -116,6 +118,8 @@ class InstancePhases(KeptInstance):
         instance.error = error
         if output is not None:
             instance.output = self._rows.keep_payload("output", output)
+        self._let_children_go()
+        self._tell_parent(instance, instance.status, output, error)
         self._changed(now_ms)
         self._drop_run()
         self.ctx.may_evict()
@@ -148,6 +152,7 @@ class InstancePhases(KeptInstance):
     def _begin_run(self, now_ms: int, first: int = 1) -> None:
         """Another run of the instance begins; records from an ordinal on are not of it."""
         instance = self._existing()
+        self._drop_children(first)
         instance.sweep_from = self._rows.wipe_records(first)
         instance.run_id = self.ctx.entropy.new_id()
         instance.awaited = ()

@@ -12,13 +12,16 @@ from typing import Any
 from ..runtime.codec import NULL
 from .failures import RecordedError, StepNotFound
 from .journal import (
+    AWAITS,
     CANCELLED,
+    CHILD,
     DO,
     DONE,
     FAILED,
     HIDDEN,
     PENDING,
     SLEEP,
+    START,
     UNDO,
     WAIT,
     Attempt,
@@ -29,9 +32,24 @@ from .journal import (
 )
 from .status import FINISHED
 from .streams import ref_of
-from .views import AttemptView, ErrorView, InstanceView, RollbackView, StepOutput, StepView
+from .views import (
+    AttemptView,
+    ChildView,
+    ErrorView,
+    InstanceView,
+    RollbackView,
+    StepOutput,
+    StepView,
+)
 
-_TYPES = {DO: "step", SLEEP: "sleep", WAIT: "waitForEvent", UNDO: "rollback"}
+_TYPES = {
+    DO: "step",
+    SLEEP: "sleep",
+    WAIT: "waitForEvent",
+    UNDO: "rollback",
+    START: "startChild",
+    CHILD: "child",
+}
 REDACTED = b'"[REDACTED]"'
 _GIVEN_UP = ErrorView("CancelledError", "the workflow stopped waiting for it")
 
@@ -75,6 +93,7 @@ def instance_view(
         code_changed=instance.code_changed,
         rollback=_rollback_view(instance.undo),
         continued=instance.continued,
+        parent=instance.parent,
     )
 
 
@@ -122,7 +141,7 @@ def _step_view(
         error = _GIVEN_UP
     end_ms = record.ended_ms
     if not is_over:
-        end_ms = instance_ended_ms or (None if record.kind in (DO, UNDO) else due_ms)
+        end_ms = instance_ended_ms or (due_ms if record.kind in (SLEEP, WAIT) else None)
     is_open = not is_over and instance_ended_ms is None
     has_output = record.state == DONE and record.kind != SLEEP
     common: dict[str, Any] = {
@@ -135,6 +154,8 @@ def _step_view(
         "output": shown_output(record) if has_output else None,
         "error": error,
     }
+    if record.kind in (START, CHILD):
+        return StepView(**common, child=child_view(record))
     if record.kind not in (DO, UNDO):
         return StepView(**common, event_type=record.event_type or None)
     config = record.config
@@ -171,12 +192,18 @@ def step_output(instance: Instance, record: Record, attempt: int) -> StepOutput:
         error = _error_view(record.attempts[-1].error)
     status = "complete" if success else "errored"
     if success is None:
-        status = "waiting" if record.kind == WAIT else "running"
+        status = "waiting" if record.kind in AWAITS else "running"
     size = None
     if success and record.stream and not record.config.sensitive:
         size = ref_of(record.result or NULL).size
     output = view.output if success else None
     return StepOutput(status, error, output, view.event_type, size)
+
+
+def child_view(record: Record) -> ChildView | None:
+    """The child that a record is about."""
+    call = record.child
+    return None if call is None else ChildView(call.workflow, call.id)
 
 
 def shown_output(record: Record) -> bytes:

@@ -21,22 +21,27 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
+
 from ..runtime.guarded import called, kind_of, log, text_of
 from .agenda import Match
 from .attempts import INTERRUPTION
+from .child_calls import take_child_end
 from .claiming import Claiming
 from .claims import Claim, Deadline
-from .failures import exception_of, record_of
+from .failures import RecordedError, exception_of, record_of
 from .journal import (
+    AWAITS,
     CANCEL,
     CANCELLED,
+    CHILD,
     DO,
     DONE,
     PENDING,
     RUNNING,
     SLEEP,
+    START,
     TIMER,
-    WAIT,
     Pause,
     Record,
 )
@@ -91,6 +96,22 @@ class Execution(Claiming):
         while self.outcome is None and (due.heap or inbox.events):
             if not self._deliver_earliest():
                 return
+
+    def made(
+        self, now_ms: int, ordinal: int, attempt: int, error: list[Any] | None, result: bytes
+    ) -> None:
+        """The Engine has asked for a child: it is there, or was refused; `error` as a record."""
+        claim = self.births.get(ordinal)
+        failed = None if error is None else RecordedError(*error)
+        if claim is None or claim.record.child is None:
+            self.tick(now_ms)
+            return
+        if failed is None:  # it is never asked for again
+            claim.record.child = msgspec.structs.replace(claim.record.child, params=b"")
+        if not self.body_done(claim, attempt, failed, None if failed else result, now_ms):
+            self.tick(now_ms)
+        if claim.record.is_over:
+            self.births.pop(ordinal, None)
 
     def cancel(self, now_ms: int) -> None:
         """Cancel `run`, once; see `shield`."""
@@ -229,7 +250,7 @@ class Execution(Claiming):
         record.due_ms = record.due_ms or self.now_ms
         self.dirty[record.ordinal] = record
         self._due.put(record.due_ms, claim)
-        if record.kind == WAIT:
+        if record.kind in AWAITS:
             self._inbox.wait(claim)
 
     def _give_kept_results(self, claims: list[Claim]) -> None:
@@ -256,7 +277,7 @@ class Execution(Claiming):
             self._fire(item)
         elif isinstance(item, Deadline):
             self._out_of_time(item.claim)
-        elif item.record.kind == DO:
+        elif item.record.kind in (DO, START):
             self._open_attempt(item)
         elif item.record.kind == SLEEP:
             self._end(item, DONE)
@@ -271,10 +292,15 @@ class Execution(Claiming):
         claim = match.claim
         record = claim.record
         self._inbox.take(match)
-        record.result = self._payload_of(match.seq)
         record.event_at_ms = match.at_ms
         record.event_seq = match.seq
         self.consumed.append(match.seq)
+        payload = self._payload_of(match.seq)
+        if record.kind == CHILD:
+            take_child_end(record, payload, claim.decode)
+            self._end(claim, DONE if record.error is None else ENDED_BADLY)
+            return
+        record.result = payload
         error, _ = called(claim.decode, record) if claim.decode else (None, None)
         if error is not None:
             record.error = unfit_event(record, self._workflow, error)

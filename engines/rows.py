@@ -16,7 +16,7 @@ from ..runtime.blobs import BlobCollector
 from ..runtime.codec import NULL, pack, unpack
 from ..runtime.entity import Context
 from ..runtime.errors import RequestIdReused
-from ..runtime.ids import split_engine_key
+from ..runtime.ids import EntityRef, split_engine_key
 from ..runtime.limits import (
     INLINE_PAYLOAD_BYTES_MAX,
     REQUEST_IDS_KEPT_MAX,
@@ -24,10 +24,12 @@ from ..runtime.limits import (
     STATUS_NOTES_INLINE_MAX,
     WIPE_ROWS_MAX,
 )
+from ..runtime.outbox import Letter
 from ..runtime.payload_codec import NO_CODECS, Codecs
 from ..runtime.tables import Change, Key, Row, Table
 from .journal import (
     BLOBS,
+    CHILDREN,
     EVENTS,
     INSTANCES,
     NOTES,
@@ -35,6 +37,7 @@ from .journal import (
     REQUESTS,
     STEPS,
     TOMBSTONES,
+    ChildRow,
     Instance,
     Record,
     StatusNote,
@@ -64,6 +67,7 @@ class InstanceRows:
         "_gathered",
         "_has_last_number",
         "_key",
+        "_letters",
         "_released",
         "_request_ids",
         "id",
@@ -82,6 +86,7 @@ class InstanceRows:
         self._released: list[str] = []
         self._ctx = ctx
         self._gathered: dict[tuple[str, Key], Change] = {}
+        self._letters: list[Letter] = []
         self._key = ctx.ref.key
         account, self.workflow_uuid, self.id = split_engine_key(self._key)
         self.seal = codecs.seal(account)
@@ -97,10 +102,14 @@ class InstanceRows:
             Overloaded: the open batch has no room; nothing was written, and all is forgotten.
         """
         gathered = self._gathered
-        if not gathered:
+        if self._letters:
+            letters, self._letters, self._gathered = self._letters, [], {}
+            self._ctx.write_all(gathered.values(), letters)
+        elif gathered:
+            self._gathered = {}
+            self._ctx.write_all(gathered.values())
+        else:
             return
-        self._gathered = {}
-        self._ctx.write_all(gathered.values())
         released, self._released = self._released, []
         if released and self._blobs is not None:
             self._ctx.when_durable(partial(self._blobs.release, released))
@@ -108,6 +117,7 @@ class InstanceRows:
     def forget(self) -> None:
         """Drop what was gathered."""
         self._gathered.clear()
+        self._letters.clear()
         self._released.clear()
         self._request_ids = None
         self.log = None
@@ -330,9 +340,38 @@ class InstanceRows:
         row = self._get(EVENTS, (self._key, seq))
         return NULL if row is None else row[4]
 
+    def has_event(self, seq: int) -> bool:
+        """Whether an event is still there."""
+        return self._get(EVENTS, (self._key, seq)) is not None
+
     def events(self) -> list[tuple[int, str, int]]:
         """`(number, type, time)` of the buffered events, oldest first."""
         return [(row[1], row[2], row[3]) for row in self._all(EVENTS)]
+
+    # --- children ---------------------------------------------------------------------------
+
+    def tell(self, dest: EntityRef, method: str, *args: Any) -> None:
+        """Tell another entity, in the commit that is gathered."""
+        self._letters.append(Letter(dest, method, args))
+
+    def put_child(self, call: str, child: ChildRow) -> None:
+        """Write a child's row."""
+        self._put(CHILDREN, (self._key, call, pack(child)))
+
+    def drop_child(self, call: str) -> None:
+        """It has ended, or never was."""
+        self._delete(CHILDREN, (self._key, call))
+
+    def child(self, call: str) -> ChildRow | None:
+        """A child's row, by the name of its start."""
+        row = self._get(CHILDREN, (self._key, call))
+        return None if row is None else unpack(row[2], ChildRow)
+
+    def children(self) -> list[tuple[str, ChildRow]]:
+        """Those that were there before this event, as they are now."""
+        calls = [row[1] for row in self._all(CHILDREN)]
+        found = [(call, self.child(call)) for call in calls]
+        return [(call, child) for call, child in found if child is not None]
 
     # --- request ids ------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from .journal import Pause, Record
 Starts = list[tuple[int, int]]
 """Attempts to start once they are durable: `(ordinal of the record, attempt)`."""
 
-ACTS = frozenset({"cancel", "pause", "resume", "tick"})
+ACTS = frozenset({"cancel", "made", "pause", "resume", "tick"})
 """Methods of `Execution` that the Engine may call by `Run.act`; the first argument is the time."""
 
 

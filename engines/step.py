@@ -20,7 +20,6 @@ from ..runtime.guarded import shown
 from ..runtime.ids import check_event_type, check_step_name
 from ..runtime.limits import EVENT_TIMEOUT_DEFAULT_MS, HOUR_MS, SLEEP_MAX_MS
 from .body_call import BodyCall
-from .calls import StepCall
 from .config import DEFAULTS, StepConfig, delay_function, resolve
 from .declared import (
     Declarations,
@@ -31,6 +30,7 @@ from .declared import (
 )
 from .durations import Duration, duration_ms, instant_ms
 from .events import EventIterator, ReceivedEvent, received
+from .joins import JoinSteps
 from .journal import Record
 from .logs import WorkflowLog
 from .ray_options import check_ray_options
@@ -48,10 +48,10 @@ EVENT_TIMEOUT = f"{EVENT_TIMEOUT_DEFAULT_MS // HOUR_MS} hours"
 """How long a wait for an event lasts that does not say."""
 
 
-class WorkflowStep:
+class WorkflowStep(JoinSteps):
     """The second argument of `run`."""
 
-    __slots__ = ("_core", "_declarations", "_log")
+    __slots__ = ("_declarations", "_log")
 
     def __init__(self, core: Claiming) -> None:
         self._core = core
@@ -336,15 +336,6 @@ class WorkflowStep:
                 )
         return body
 
-    def _call(
-        self, name: str, begin: Callable[..., Coroutine[Any, Any, T]], *args: Any
-    ) -> StepCall[T]:
-        core = self._core
-        if core.loop.is_closed() and core.loop.is_pestered():
-            return StepCall(name, core.calls, _never)
-        core.refuse_misuse(name)
-        return StepCall(name, core.calls, begin, *args)
-
     def _decoder(self, name: str, payload_type: Any) -> Callable[[Record], ReceivedEvent[Any]]:
         part = unfit_part(payload_type)
         if part is not None:
@@ -403,9 +394,3 @@ class WorkflowStep:
         except asyncio.CancelledError:
             self._core.abandon(claim)
             raise
-
-
-async def _never() -> Any:
-    """What waits for it is closed where it waits: a `run` that is over must not be told again."""
-    while True:
-        await asyncio.sleep(0)

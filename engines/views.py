@@ -12,6 +12,34 @@ Retention = tuple[int | None, int | None]
 """How long an instance is kept after success, and after another end, in ms; None: as usual."""
 
 
+class Parent(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Which instance a child is of.
+
+    Attributes:
+        key: of the parent's Engine.
+        run_id: the parent's run then.
+        workflow: the name of the parent's workflow.
+        call: names the start, once for ever.
+        on_end: what becomes of the child when its parent's run ends: `cancel`, `terminate` or
+            `abandon`.
+        depth: 1 if the parent has none itself.
+    """
+
+    key: str
+    run_id: str
+    workflow: str
+    call: str
+    on_end: str
+    depth: int
+
+
+class ChildView(msgspec.Struct, frozen=True):
+    """A child: the name of its workflow, and its id."""
+
+    workflow: str
+    id: str
+
+
 class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A create. The instance's id is in the Engine's key.
 
@@ -29,6 +57,7 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
         steps_max: how many steps it may make; 0: as many as its code says.
         default_retention: what holds where `retention` does not say.
         run_id, created_ms: what AccountOld has told already; empty and 0: the Engine's own.
+        parent: the instance that starts it, if one does.
     """
 
     workflow: str
@@ -45,6 +74,7 @@ class CreateRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     default_retention: Retention | None = None
     run_id: str = ""
     created_ms: int = 0
+    parent: Parent | None = None
 
 
 def retention_of(request: CreateRequest, usual: tuple[int, int]) -> tuple[int, int]:
@@ -85,8 +115,8 @@ class StepView(msgspec.Struct, frozen=True):
 
     Attributes:
         name: public name, `name-<n>`.
-        type: `step`, `sleep`, `waitForEvent` or `rollback`; `termination`: the instance was
-            terminated or cancelled.
+        type: `step`, `sleep`, `waitForEvent`, `rollback`, `startChild` (a child is made) or `child`
+            (its end is waited for); `termination`: the instance was terminated or cancelled.
         start_ms: when it began.
         end_ms: when it ended; for an open sleep or wait the planned end.
         success: None while open.
@@ -101,6 +131,7 @@ class StepView(msgspec.Struct, frozen=True):
         retry_at_ms: when the next attempt is due, while it waits for one.
         event_type: for `waitForEvent` only.
         source: for `termination` only: what asked for it.
+        child: for `startChild` and `child` only: which.
     """
 
     name: str
@@ -123,6 +154,7 @@ class StepView(msgspec.Struct, frozen=True):
     deadline_ms: int = 0
     sensitive: bool = False
     source: str | None = None
+    child: ChildView | None = None
 
 
 class RollbackView(msgspec.Struct, frozen=True):
@@ -173,6 +205,7 @@ class InstanceView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     code_changed: bool = False
     rollback: RollbackView | None = None
     continued: int = 0
+    parent: Parent | None = None
 
 
 class InstanceEvent(msgspec.Struct, frozen=True):
@@ -224,14 +257,17 @@ class WaitReason(msgspec.Struct, frozen=True):
     Attributes:
         kind: `slot` (queued), `pause` (it is paused, or is to be), `step` (a body runs),
             `rollback` (what undoes a step runs), `task` (a body runs as a Ray task, or waits for
-            its resources), `retry`, `sleep`, `event`, `timer` (asyncio's), `worker` (the process it
-            is to run in) or `code` (its code can't be loaded).
+            its resources), `retry`, `sleep`, `event`, `startChild` (a child is made), `child` (one
+            has not ended), `timer` (asyncio's), `worker` (the process it is to run in) or `code`
+            (its code can't be loaded).
         name: the step's public name.
         since_ms: since when.
         due_ms: when it is over by itself; while it is paused, as if it were resumed now.
         event_type: of `event`.
         attempt: of `step` the one that runs, of `retry` the next.
-        error: of `retry` the last failure; of `code` why; of `task` and `worker` what they need.
+        error: of `retry` and `startChild` the last failure; of `code` why; of `task` and `worker`
+            what they need.
+        child: of `startChild` and `child`, which.
     """
 
     kind: str
@@ -241,6 +277,7 @@ class WaitReason(msgspec.Struct, frozen=True):
     event_type: str | None = None
     attempt: int | None = None
     error: ErrorView | None = None
+    child: ChildView | None = None
 
 
 class BufferedEvents(msgspec.Struct, frozen=True):

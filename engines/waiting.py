@@ -9,7 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..runtime.limits import WAIT_REASONS_SHOWN_MAX
-from .journal import HIDDEN, RUNNING, SLEEP, UNDO, WAIT, Instance, Pause, Record
+from .failures import INTERRUPTED
+from .journal import (
+    CHILD,
+    CHILD_END,
+    HIDDEN,
+    RUNNING,
+    SLEEP,
+    START,
+    UNDO,
+    WAIT,
+    Instance,
+    Pause,
+    Record,
+)
+from .present import child_view
 from .run_port import Pending
 from .status import FINISHED
 from .views import BufferedEvents, ErrorView, WaitingView, WaitReason
@@ -78,6 +92,10 @@ def _reason(record: Record, tasks: Mapping[int, str], pause: Pause | None) -> Wa
         return WaitReason("sleep", name, since_ms, due_ms)
     if record.kind == WAIT:
         return WaitReason("event", name, since_ms, due_ms, record.event_type)
+    if record.kind == CHILD:
+        return WaitReason("child", name, since_ms, child=child_view(record))
+    if record.kind == START:
+        return _start_reason(record, due_ms)
     newest = record.attempts[-1] if record.attempts else None
     if record.state == RUNNING or newest is None:
         started_ms = since_ms if newest is None else newest.started_ms
@@ -98,11 +116,27 @@ def _reason(record: Record, tasks: Mapping[int, str], pause: Pause | None) -> Wa
     )
 
 
+def _start_reason(record: Record, due_ms: int) -> WaitReason:
+    refusals = (a.error for a in reversed(record.attempts) if a.error is not None)
+    last = next((error for error in refusals if error.kind != INTERRUPTED), None)
+    return WaitReason(
+        "startChild",
+        record.public_name,
+        record.started_ms,
+        due_ms or None,
+        attempt=record.attempt,
+        error=None if last is None else ErrorView(last.name, last.message),
+        child=child_view(record),
+    )
+
+
 def _buffered(
     events: Iterable[tuple[int, str, int]], awaited: Iterable[str]
 ) -> list[BufferedEvents]:
     counts: dict[str, list[int]] = {}
     for _, event_type, at_ms in events:
+        if event_type.startswith(CHILD_END):
+            continue  # nobody sent it
         known = counts.setdefault(event_type, [0, at_ms])
         known[0] += 1
     wanted = set(awaited)

@@ -26,11 +26,13 @@ from ..runtime.limits import (
 from .failures import RecordedError
 from .journal import (
     CANCELLED,
+    CHILD,
     DO,
     DONE,
     HIDDEN,
     PENDING,
     SLEEP,
+    START,
     UNDO,
     WAIT,
     Attempt,
@@ -59,21 +61,33 @@ _BEGAN: Final = {
     DO: "step_started",
     SLEEP: "sleep_started",
     WAIT: "wait_started",
+    START: "child_start_started",
+    CHILD: "child_wait_started",
     UNDO: "rollback_step_started",
 }
 _DONE: Final = {
     DO: "step_completed",
     SLEEP: "sleep_completed",
     WAIT: "wait_completed",
+    START: "child_start_completed",
+    CHILD: "child_wait_completed",
     UNDO: "rollback_step_completed",
 }
 _FAILED: Final = {
     DO: "step_errored",
     SLEEP: "sleep_errored",
     WAIT: "wait_timed_out",
+    START: "child_start_errored",
+    CHILD: "child_wait_errored",
     UNDO: "rollback_step_errored",
 }
-_CANCELLED: Final = {DO: "step_cancelled", SLEEP: "sleep_cancelled", WAIT: "wait_cancelled"}
+_CANCELLED: Final = {
+    DO: "step_cancelled",
+    SLEEP: "sleep_cancelled",
+    WAIT: "wait_cancelled",
+    START: "child_start_cancelled",
+    CHILD: "child_wait_cancelled",
+}
 _ATTEMPT_BEGAN, _ATTEMPT_DONE, _ATTEMPT_FAILED = (
     "attempt_started",
     "attempt_completed",
@@ -88,6 +102,8 @@ EVENT_TYPES: Final[frozenset[str]] = frozenset(
         *_CANCELLED.values(),
         "step_errored",
         "wait_timed_out",
+        "child_start_errored",
+        "child_wait_errored",
         "rollback_step_errored",
         *(f"rollback_{what}" for what in (_ATTEMPT_BEGAN, _ATTEMPT_DONE, _ATTEMPT_FAILED)),
         _ATTEMPT_BEGAN,
@@ -302,7 +318,7 @@ def _shown(entry: Entry, instance: Instance, output: bytes | None) -> InstanceEv
         record.started_ms if began else record.ended_ms or record.started_ms,
         step=record.public_name,
         duration_ms=record.due_ms - record.started_ms if record.kind == SLEEP else None,
-        event_type=record.event_type or None,
+        event_type=(record.event_type or None) if record.kind == WAIT else None,
         error=None if began else _error(record.error),
         output=small,
         output_cut=is_cut,

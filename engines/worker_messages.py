@@ -15,7 +15,7 @@ from ..runtime.codec import pack
 from ..runtime.errors import WireError
 from .run_port import Plan, Starts, Turn
 
-VERSION = 2
+VERSION = 3
 
 
 class _Message(msgspec.Struct, array_like=True, gc=False):

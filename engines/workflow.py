@@ -26,6 +26,7 @@ from ..runtime.guarded import called, kind_of, shown, text_of
 from ..runtime.ids import check_workflow_name
 from ..runtime.limits import STEPS_PER_INSTANCE_DEFAULT, STEPS_PER_INSTANCE_MAX
 from .archive import hash_of_files
+from .child_steps import MARK, return_type
 from .failures import PayloadMismatch
 from .ray_options import check_ray_options
 from .shapes import UnfitType, resolved, usable_type
@@ -33,7 +34,6 @@ from .step import WorkflowStep
 
 P = TypeVar("P")
 F = TypeVar("F", bound=Callable[..., Any])
-_MARK = "__toque_workflow__"
 SHARD, ACTOR = "shard", "actor"
 """Where instances run: in the process of their shard, many together | each in one of its own."""
 
@@ -122,7 +122,7 @@ def workflow(
         _check_run(given, ("event", "step"), f"workflow function {given.__qualname__}")
         setattr(
             given,
-            _MARK,
+            MARK,
             _Marked(name or given.__name__, placement, ray_options or {}, limits or {}),
         )
         return given
@@ -196,8 +196,8 @@ def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinitio
         run, parameters = entry.run, ("self", "event", "step")
         if run is WorkflowEntrypoint.run:
             raise _unfit(entry, "has no `run`. Right: `async def run(self, event, step): ...`")
-    elif callable(entry) and hasattr(entry, _MARK):
-        (name, placement, options, limits), run = getattr(entry, _MARK), entry
+    elif callable(entry) and hasattr(entry, MARK):
+        (name, placement, options, limits), run = getattr(entry, MARK), entry
         parameters = ("event", "step")
     else:
         raise _unfit(
@@ -212,7 +212,7 @@ def definition_of(entry: Any, code_hash: str | None = None) -> WorkflowDefinitio
         code_hash = hash_of(sys.modules.get(entry.__module__))
     _check_placement(entry, placement, options)
     try:
-        payload_type, returns = _payload_type(run), _return_type(run)
+        payload_type, returns = _payload_type(run), return_type(run)
     except UnfitType as error:
         raise _unfit(
             entry,
@@ -250,7 +250,7 @@ def definitions_of(
     found: dict[int, WorkflowDefinition] = {}
     for entry in list(vars(module).values()):
         is_class = isinstance(entry, type) and issubclass(entry, WorkflowEntrypoint)
-        if not is_class and not (inspect.isfunction(entry) and hasattr(entry, _MARK)):
+        if not is_class and not (inspect.isfunction(entry) and hasattr(entry, MARK)):
             continue
         if not _is_of(entry, module, folder) or (
             is_class and entry.run is WorkflowEntrypoint.run  # a base of others
@@ -426,11 +426,6 @@ def _payload_type(run: Callable[..., Any]) -> Any:
     if get_origin(annotation) is not WorkflowEvent:
         return Any
     return usable_type(get_args(annotation)[0], run)
-
-
-def _return_type(run: Callable[..., Any]) -> Any:
-    target = getattr(inspect.unwrap(run), "__func__", inspect.unwrap(run))
-    return usable_type(getattr(target, "__annotations__", {}).get("return", Any), target)
 
 
 def _check_placement(entry: Any, placement: Any, options: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from .entity import DurableObject
 from .errors import EntityReset
 from .gates import InputGate, OutputGate
 from .ids import EntityRef
+from .outbox import Letter
 from .storage import Storage
 from .tables import Change, Key, Row, Table
 
@@ -108,10 +109,16 @@ class Activation:
         self._check_alive()
         self.out.last_seq = self._store.delete(self.ref, table, key)
 
-    def write_all(self, changes: Iterable[Change]) -> None:
+    def write_all(self, changes: Iterable[Change], letters: Sequence[Letter] = ()) -> None:
         if self.ended:
             self._check_alive()
-        self.out.last_seq = self._store.write_all(self.ref, changes)
+        if not letters:
+            self.out.last_seq = self._store.write_all(self.ref, changes)
+            return
+        outbox = self._host.outbox
+        self.out.last_seq = outbox.write_all(self.ref, changes, letters)
+        for dest in dict.fromkeys(each.dest for each in letters):
+            self.out.passes(partial(outbox.release, dest))
 
     def get(self, table: Table, key: Key) -> Row | None:
         return self._store.get(table, key)
@@ -187,6 +194,9 @@ class Activation:
         outbox = self._host.outbox
         self.out.last_seq = outbox.tell(self.ref, ref, method, pack(args))
         self.out.passes(lambda: outbox.release(ref))
+
+    def has_told(self) -> bool:
+        return self._host.outbox.has_told(self.ref)
 
     def stub(self, kind: str, key: str) -> Stub:
         return Stub(self, EntityRef(kind, key))

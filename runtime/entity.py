@@ -16,7 +16,7 @@ Rules that the host keeps:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from .clock import Clock
@@ -25,6 +25,7 @@ from .ids import EntityRef
 from .tables import Change, Key, Row, Table
 
 if TYPE_CHECKING:
+    from .outbox import Letter
     from .storage import Storage
     from .store import Store
 
@@ -57,8 +58,11 @@ class Context(Protocol):
     def delete(self, table: Table, key: Key) -> None:
         """Delete a row of a declared table."""
 
-    def write_all(self, changes: Iterable[Change]) -> None:
-        """Write and delete rows of declared tables: all of them or, if there is no room, none."""
+    def write_all(self, changes: Iterable[Change], letters: Sequence[Letter] = ()) -> None:
+        """Write and delete rows of declared tables: all of them or, if there is no room, none.
+
+        `letters` are told as by `tell`, and are part of the all.
+        """
 
     def get(self, table: Table, key: Key) -> Row | None:
         """A row, own pending writes included."""
@@ -106,6 +110,9 @@ class Context(Protocol):
 
     def tell(self, ref: EntityRef, method: str, *args: Any) -> None:
         """Call another entity exactly once, durably: the message is in this commit (outbox)."""
+
+    def has_told(self) -> bool:
+        """Whether all that was told by `tell` has been taken."""
 
     def stub(self, kind: str, key: str) -> Any:
         """A stub: `await stub.method(args)`."""

@@ -36,7 +36,7 @@ from .errors import (
 from .handler_notes import ALARM, CALL, MESSAGE, HandlerNotes
 from .ids import EntityRef
 from .messages import Call
-from .outbox import INBOX, OUTBOX, TOLD, Outbox, Told
+from .outbox import INBOX, OUTBOX, REPEATABLE, TOLD, Outbox, Told
 from .pacing import Pacer
 from .rpc import Answer, Router
 from .storage import KV
@@ -428,7 +428,8 @@ class Host:
         args = decode_arguments(handler, call.kind, told.method, told.args)
         result = self._run(MESSAGE, activation.ref, handler.function, activation.entity, *args)
         if not inspect.isawaitable(result):
-            activation.put(INBOX, (*address, told.seq))
+            if result is not REPEATABLE:
+                activation.put(INBOX, (*address, told.seq))
             self._answer(activation, call, answer, _NOTHING)
             activation.finish()
             return

@@ -7,6 +7,9 @@ answered. Sequence numbers are (shard epoch, counter), so they grow over restart
 
 A message whose handler refuses it for good (`CallerError`) is dropped and logged: repeating it
 would not help. All other failures are repeated, with the same order kept.
+
+A handler to which a second copy does no harm gives `REPEATABLE`: then nothing is noted, so nothing
+is left of senders that come and go by the thousand. Copies may then come late, after newer ones.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,7 +27,7 @@ from .codec import pack
 from .errors import CallerError, Overloaded
 from .ids import EntityRef
 from .store import Store
-from .tables import Row, Table
+from .tables import Change, Row, Table
 
 OUTBOX = Table(
     "outbox",
@@ -53,6 +56,8 @@ INBOX = Table(
 TOLD = "~told"
 """Method name of a message on the wire; its arguments are a `Told`."""
 
+REPEATABLE: Final = "repeatable"
+"""See the module's description."""
 _EPOCH_SHIFT = 40
 _log = logging.getLogger("toque.outbox")
 
@@ -65,6 +70,14 @@ class Told(msgspec.Struct, array_like=True, frozen=True, gc=False):
     seq: int
     method: str
     args: msgspec.Raw
+
+
+class Letter(NamedTuple):
+    """A message to be written: to whom, which method, with what."""
+
+    dest: EntityRef
+    method: str
+    args: tuple[Any, ...]
 
 
 class _Message(NamedTuple):
@@ -109,14 +122,41 @@ class Outbox:
 
     def tell(self, sender: EntityRef, dest: EntityRef, method: str, args: bytes) -> int:
         """Write a message; returns the batch number. Call `release` when that is durable."""
-        if self._count.get(sender, 0) >= limits.OUTBOX_ROWS_PER_ENTITY_MAX:
-            raise Overloaded(f"{sender} has too many messages that wait for their receivers.")
-        self._counter += 1
-        seq = (self._store.epoch << _EPOCH_SHIFT) + self._counter
-        row = (dest.kind, dest.key, sender.kind, sender.key, seq, method, args)
+        (row,) = self._rows(sender, ((dest, method, args),))
         written = self._store.put(sender, OUTBOX, row)
         self._enqueue(_Message(sender, row, written))
         return written
+
+    def write_all(
+        self, sender: EntityRef, changes: Iterable[Change], letters: Sequence[Letter]
+    ) -> int:
+        """Rows and messages, all or none; returns the batch number, as `tell` does.
+
+        Raises:
+            Overloaded: there is no room for all of it; nothing was written.
+        """
+        rows = self._rows(sender, [(each.dest, each.method, pack(each.args)) for each in letters])
+        messages = [(OUTBOX, row[: OUTBOX.key_size], row) for row in rows]
+        written = self._store.write_all(sender, [*changes, *messages])
+        for row in rows:
+            self._enqueue(_Message(sender, row, written))
+        return written
+
+    def _rows(
+        self, sender: EntityRef, messages: Sequence[tuple[EntityRef, str, bytes]]
+    ) -> list[Row]:
+        if self._count.get(sender, 0) + len(messages) > limits.OUTBOX_ROWS_PER_ENTITY_MAX:
+            raise Overloaded(f"{sender} has too many messages that wait for their receivers.")
+        rows: list[Row] = []
+        for dest, method, args in messages:
+            self._counter += 1
+            seq = (self._store.epoch << _EPOCH_SHIFT) + self._counter
+            rows.append((dest.kind, dest.key, sender.kind, sender.key, seq, method, args))
+        return rows
+
+    def has_told(self, sender: EntityRef) -> bool:
+        """Whether all messages of an entity have been taken."""
+        return sender not in self._count
 
     def _enqueue(self, message: _Message) -> None:
         dest = EntityRef(message.row[0], message.row[1])

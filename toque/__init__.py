@@ -13,10 +13,17 @@ if TYPE_CHECKING:
     from .api.client_http import connect
     from .api.wiring import embedded
     from .engines.body_call import StepContext
+    from .engines.child_steps import Child
     from .engines.config import Retries, StepConfig
     from .engines.events import ReceivedEvent
     from .engines.failures import (
+        ChildFailed,
+        ChildIdTaken,
+        ChildNotStarted,
+        ChildWorkflowNotFound,
         EventTimeout,
+        JoinEmpty,
+        JoinStarved,
         NonRetryableError,
         PayloadMismatch,
         RetryDelayFailed,
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
         StepFailed,
         StepInterrupted,
         StepTimeout,
+        TooManyChildren,
     )
     from .engines.logs import QuietOnReplay
     from .engines.step import WorkflowStep
@@ -54,8 +62,15 @@ _HOMES = {
     "api.client_http": ("connect",),
     "api.wiring": ("embedded",),
     "engines.config": ("Retries", "StepConfig"),
+    "engines.child_steps": ("Child",),
     "engines.failures": (
+        "ChildFailed",
+        "ChildIdTaken",
+        "ChildNotStarted",
+        "ChildWorkflowNotFound",
         "EventTimeout",
+        "JoinEmpty",
+        "JoinStarved",
         "NonRetryableError",
         "PayloadMismatch",
         "RetryDelayFailed",
@@ -63,6 +78,7 @@ _HOMES = {
         "StepFailed",
         "StepInterrupted",
         "StepTimeout",
+        "TooManyChildren",
     ),
     "engines.events": ("ReceivedEvent",),
     "engines.streams": ("Stream",),
@@ -97,6 +113,11 @@ __all__ = [
     "BlockingClient",
     "BlockingInstance",
     "CallerError",
+    "Child",
+    "ChildFailed",
+    "ChildIdTaken",
+    "ChildNotStarted",
+    "ChildWorkflowNotFound",
     "Client",
     "DurableObject",
     "EventTimeout",
@@ -108,6 +129,8 @@ __all__ = [
     "InstanceStatus",
     "InvalidArgument",
     "InvalidTransition",
+    "JoinEmpty",
+    "JoinStarved",
     "NonRetryableError",
     "OutcomeUnknown",
     "Overloaded",
@@ -125,6 +148,7 @@ __all__ = [
     "StepTimeout",
     "Stream",
     "SystemFault",
+    "TooManyChildren",
     "ToqueError",
     "WorkflowEntrypoint",
     "WorkflowEvent",

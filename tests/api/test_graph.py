@@ -69,6 +69,18 @@ def test_each_kind_of_step_has_its_fields() -> None:
     assert made[6]["name"] == "ask {n}"
 
 
+def test_a_child_is_drawn_as_a_step() -> None:
+    made = run_nodes("""
+        page = await step.start_child("page", SyncPage, {"n": 1})
+        await step.run_child("other", "SyncPage", id="x")
+        await page.result()
+    """)
+    assert [(node["type"], node["name"]) for node in made] == [
+        ("step_do", "page"),
+        ("step_do", "other"),
+    ]
+
+
 def test_control_flow_around_steps() -> None:
     assert names(
         run_nodes("""

@@ -46,6 +46,7 @@ def test_every_field_is_there_from_the_start() -> None:
         "modified_on": "2023-11-14T22:13:20.123Z",
         "code_changed": False,
         "continued": 0,
+        "parent": None,
     }
 
 

@@ -18,20 +18,20 @@ import msgspec
 from toque.engines.code_host import InProcessCodeHost
 from toque.engines.engine import Engine
 from toque.engines.env import EngineEnv, EngineFaults
-from toque.engines.journal import STREAM_NAMED, STREAM_NAMES
+from toque.engines.journal import STREAM_NAMED, STREAM_NAMES, ChildCall
 from toque.engines.ports import Grant, StatusReport
 from toque.engines.reporter import Reporter
 from toque.engines.shard import EngineShard
 from toque.engines.status import FINISHED
-from toque.engines.views import CreateRequest, InstanceView, RollbackView, StepView
+from toque.engines.views import CreateRequest, InstanceView, Parent, RollbackView, StepView
 from toque.engines.workflow import WorkflowDefinition, definition_of
 from toque.runtime import limits
 from toque.runtime.blobs import BlobCollector, BlobStore
 from toque.runtime.codec import decode_json, encode_json
 from toque.runtime.entropy import SeededEntropy
-from toque.runtime.errors import Overloaded, SystemFault
+from toque.runtime.errors import Overloaded, SystemFault, WorkflowNotFound
 from toque.runtime.host import Host, tables_of
-from toque.runtime.ids import EntityRef, Placement
+from toque.runtime.ids import EntityRef, Placement, engine_key
 from toque.runtime.limits import REPORT_RETRY_MS
 from toque.runtime.link_local import LocalLinks
 from toque.runtime.rpc import Router, ShardServer
@@ -58,6 +58,9 @@ class Rig:
         grants: what Engines answered to grants, in order: `(turn, taken)`.
         auto: grant each queued instance at once.
         deaf: reports are lost.
+        refusals: what the next children are refused with, in order.
+        asked: the ids of the children that were asked for, in order.
+        births: children are made only once it is set; None: at once.
     """
 
     make_code: Callable[[Rig], InProcessCodeHost] = staticmethod(
@@ -75,6 +78,9 @@ class Rig:
         self.grants: list[tuple[int, bool]] = []
         self.auto = True
         self.deaf = False
+        self.refusals: list[Exception] = []
+        self.asked: list[str] = []
+        self.births: asyncio.Event | None = None
         self.epoch = 1
         self.crash_at: tuple[int, Outcome] | None = None
         self.crashes = 0
@@ -126,6 +132,7 @@ class Rig:
             crowded=lambda: self.host.crowded,
             faults=self.faults,
             blobs=self.collector,
+            children=RigChildren(self),
         )
         envs = {"Engine": env, "EngineShard": env}
         self.host = Host(
@@ -304,6 +311,28 @@ class Rig:
     def rows(self, table: str) -> list[Any]:
         """All committed rows of a table."""
         return self.store.query_now(Query("all rows", f"SELECT * FROM {table}"))
+
+
+class RigChildren:
+    """Makes children as a front end does."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+
+    async def start(self, account: str, call: ChildCall, parent: Parent) -> str:
+        """See `ChildrenPort`."""
+        rig = self.rig
+        rig.asked.append(call.id)
+        if rig.births is not None:
+            await rig.births.wait()
+        if rig.refusals:
+            raise rig.refusals.pop(0)
+        if call.workflow not in rig.definitions:
+            raise WorkflowNotFound(f"there is no workflow {call.workflow!r}.")
+        key = engine_key(account, "u1", call.id)
+        params = decode_json(call.params)
+        await rig.create_call(call.workflow, params, key=key, request_id=call.call, parent=parent)
+        return key
 
 
 async def insist(rig: Rig, call: Callable[[], asyncio.Future[Any]]) -> None:

@@ -59,6 +59,13 @@ async def test_saga(load: Load, tmp_path: Path) -> None:
     assert told[6:] == ["no charge", "give back flight in Oslo", "give back hotel in Oslo"]
 
 
+async def test_children(load: Load, tmp_path: Path) -> None:
+    found, pages, watcher = await load("children").main(tmp_path)
+    assert found == {"index": 4, "a": 4, "refused: Forbidden": 0, "b": 4}
+    assert pages == ["complete"] * 3 + ["errored"]
+    assert watcher == "Cancelled"
+
+
 async def test_stream(load: Load, tmp_path: Path) -> None:
     size = sum(len(f'{{"order": {number}}}\n') for number in range(50_000))
     assert await load("stream").main(tmp_path, 50_000) == (50_000, size)

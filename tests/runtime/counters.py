@@ -11,6 +11,7 @@ from toque.runtime import limits
 from toque.runtime.entity import DurableObject
 from toque.runtime.errors import InvalidArgument
 from toque.runtime.ids import EntityRef
+from toque.runtime.outbox import REPEATABLE, Letter
 from toque.runtime.storage import KV
 
 
@@ -89,6 +90,24 @@ class Counter(DurableObject):
     def pass_on_badly(self, key: str) -> None:
         self.ctx.tell(EntityRef("Counter", key), "add", "no number")
         self.ctx.tell(EntityRef("Counter", key), "add", 1)
+
+    def write_and_tell(self, keys: list[str]) -> None:
+        """A row and messages, all or none."""
+        letters = [Letter(EntityRef("Counter", key), "note", (self.ctx.ref.key,)) for key in keys]
+        key = (*self.ctx.ref, "told")
+        self.ctx.write_all([(KV, key, (*key, b"1"))], letters)
+
+    def note(self, who: str) -> str:
+        """Does nothing the second time."""
+        key = (*self.ctx.ref, who)
+        self.ctx.put(KV, (*key, b"1"))
+        return REPEATABLE
+
+    def known(self) -> int:
+        return len(self.ctx.scan(KV, tuple(self.ctx.ref)))
+
+    def has_told(self) -> bool:
+        return self.ctx.has_told()
 
     def spoil(self, key: str = "") -> None:
         """Write what no column takes, and perhaps tell somebody."""

@@ -10,9 +10,9 @@ import pytest
 from tests.runtime.counters import CLASSES, ref, start_anew
 from tests.runtime.shards import COMMIT_S, Cluster
 from toque.runtime import limits
-from toque.runtime.errors import StoreFailed
+from toque.runtime.errors import Overloaded, StoreFailed
 from toque.runtime.host import Followed
-from toque.runtime.outbox import OUTBOX
+from toque.runtime.outbox import INBOX, OUTBOX
 from toque.runtime.simloop import VirtualTimeLoop
 
 pytestmark = pytest.mark.loop(factory=VirtualTimeLoop)
@@ -89,6 +89,53 @@ async def test_a_message_that_was_taken_goes_though_its_sender_writes_what_canno
     await asyncio.sleep(1)
     assert await cluster.router.call(ref("b"), "value") == 1
     assert not any(host.store.scan(OUTBOX) for host in cluster.hosts.values())
+    await cluster.close()
+
+
+async def test_rows_and_messages_are_one_commit_and_copies_that_do_no_harm_leave_nothing(tmp_path):
+    cluster = Cluster(tmp_path, CLASSES, data_shards=3)
+    keys = [f"b{n}" for n in range(6)]
+    await cluster.router.call(ref("a"), "write_and_tell", keys)
+    assert not await cluster.router.call(ref("a"), "has_told")
+    await asyncio.sleep(1)
+    assert await cluster.router.call(ref("a"), "has_told")
+    known = [await cluster.router.call(ref(key), "known") for key in keys]
+    assert known == [1] * 6
+    assert not any(store.scan(INBOX) for store in cluster.stores.values())
+    assert not any(store.scan(OUTBOX) for store in cluster.stores.values())
+    await cluster.close()
+
+
+async def test_without_room_for_all_neither_rows_nor_messages_are_written(tmp_path):
+    cluster = Cluster(tmp_path, CLASSES)
+    store, keys = cluster.stores["d0"], [f"b{n}" for n in range(6)]
+    room, store._group._rows_max = store._group._rows_max, limits.BATCH_ROWS_RESERVED + 2
+    with pytest.raises(Overloaded):
+        await cluster.router.call(ref("a"), "write_and_tell", keys * limits.BATCH_ROWS_RESERVED)
+    store._group._rows_max = room
+    with pytest.raises(Overloaded):  # more than one may have waiting
+        await cluster.router.call(
+            ref("a"), "write_and_tell", ["b0"] * (limits.OUTBOX_ROWS_PER_ENTITY_MAX + 1)
+        )
+    assert await cluster.router.call(ref("a"), "known") == 0
+    assert await cluster.router.call(ref("a"), "has_told")
+    await asyncio.sleep(1)
+    assert await cluster.router.call(ref("b0"), "known") == 0
+    await cluster.close()
+
+
+@pytest.mark.parametrize("outcome", ["lost", "kept"])
+@pytest.mark.parametrize("after_ms", [0, 6, 11, 19])
+async def test_what_is_told_with_a_row_is_told_if_the_row_is_there(tmp_path, after_ms, outcome):
+    cluster = Cluster(tmp_path, CLASSES)
+    call = cluster.router.call(ref("a"), "write_and_tell", ["b"])
+    await asyncio.sleep(after_ms / 1000)
+    cluster.crash("d0", outcome)
+    call.cancel()
+    cluster.open("d0")
+    await asyncio.sleep(120)
+    wrote, told = [await cluster.router.call(ref(key), "known") for key in "ab"]
+    assert wrote == told
     await cluster.close()
 
 

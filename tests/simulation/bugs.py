@@ -60,10 +60,18 @@ def _case(focus: Focus, *expected: str, is_slow: bool = False) -> Case:
     return Case(focus, frozenset(expected), is_slow=is_slow)
 
 
+_FAMILY = ("family",)
 _UNDOING = ("undo", "doomed")
 _RESTARTS = on("crash", "all", gap_s=2.0, down_s=3.0)
 _MISTAKES = on(instances=1, often=("mistakes",), work=("mistakes",))
 _MOVES = on(limit=3, instances=4, work=("moving",))
+
+_ORPHANS = ("no orphan is left", "nothing is left when all has ended")
+_KIN = on(instances=1, often=("family",), work=("family",))
+_KIN_CRASHES = on("crash", "all", gap_s=1.5, down_s=3.0, instances=1, often=_FAMILY, work=_FAMILY)
+_KIN_LOST = on(
+    "loss", "crash", weather=25.0, gap_s=1.0, down_s=3.0, instances=1, often=_FAMILY, work=_FAMILY
+)
 
 CASES: dict[str, Case] = {
     "no_output_gate": _case(CRASHES, "user code runs only in a slot", *SEEN_OUTSIDE),
@@ -195,6 +203,21 @@ CASES: dict[str, Case] = {
     "lease_not_frozen": _case(_MOVES, "running <= ledger"),
     "heal_forgets": _case(_MOVES, "an acknowledged create ends", "an acknowledged instance exists"),
     "ask_skipped": _case(_MOVES, "one create wins an id", "an acknowledged instance exists"),
+    "end_outside_commit": _case(_KIN_CRASHES, "an acknowledged create ends"),
+    "orphan_unasked": _case(_KIN_LOST, *_ORPHANS),
+    "children_untold": _case(_KIN, *_ORPHANS),
+    "child_made_anew": _case(
+        _KIN_LOST,
+        "a child is made once",
+        "a parent hears how its child ended",
+        *_ORPHANS,
+    ),
+    "early_end_lost": _case(
+        _KIN, "an acknowledged create ends", "nothing is left when all has ended"
+    ),
+    "end_not_given_back": _case(
+        on(instances=1, often=("family", "fork"), work=_FAMILY), "an acknowledged create ends"
+    ),
     "nonsense_taken": _case(on(work=("nonsense",)), "nonsense is refused at the edge"),
 }
 

@@ -20,6 +20,7 @@ from toque.testkit.store import SimStore, age_in_virtual_time
 from .codecs import sealing
 from .entities import Book, Till
 from .grants import Grants
+from .kin import family
 from .mistakes import mistaken
 from .program import program_entry
 from .stores import StoreOfAnyEpoch
@@ -90,6 +91,14 @@ class Hooks:
         self._world.executed[run] += 1
         return self._world.executed[run]
 
+    def lives(self, run: str, life: str) -> None:
+        if not self._fenced:
+            self._world.kin.lives(run, life)
+
+    def heard(self, run: str, life: str, name: str, child: str, told: Any) -> None:
+        if not self._fenced:
+            self._world.kin.heard(run, life, name, child, told)
+
     def end(self, token: int) -> None:
         self._world.bodies.end(token, self._world.loop.time())
         self._world.trace.note("body ends", self._process.name, token)
@@ -104,7 +113,7 @@ def build_owner(world: World, site: Site, process: SimProcess) -> Owner:
         hooks = own if where is process else Hooks(world, where, owner)
         entry = program_entry(hooks)
         programs = [WorkflowDefinition(name, "Program", entry, "v1") for name in WORKFLOWS]
-        return [*programs, mistaken(hooks)]
+        return [*programs, mistaken(hooks), family(hooks)]
 
     opened = process.enter(
         lambda: open_shard(

@@ -51,6 +51,9 @@ PROMISES: dict[int, Promise] = {
             "every instance of V1 has an Engine",
             "a move that was taken back was never there",
             "an author's mistake ends as it says",
+            "a parent ends as it must",
+            "no orphan is left",
+            "an abandoned child goes on",
         ),
     ),
     3: Promise(
@@ -78,6 +81,8 @@ PROMISES: dict[int, Promise] = {
             "a cancelled run cleans up",
             "what follows a mistake never begins",
             "a run that does not repeat itself begins nothing more",
+            "a parent hears how its child ended",
+            "what a parent has heard stays",
         ),
     ),
     4: Promise(
@@ -125,6 +130,7 @@ PROMISES: dict[int, Promise] = {
             "one create wins an id",
             "a create that was refused runs nothing",
             "a restart takes effect once",
+            "a child is made once",
             "events arrive once and in order",
             "an entity's answer stays",
             "an entity's messages arrive once and in order",

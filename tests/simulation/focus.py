@@ -30,7 +30,8 @@ class Focus:
         calls: C, the bound of calls to a Gatekeeper in a second.
         often: what befalls every other instance: `restart`, `cancel`, `look` (it is read now and
             then), `undo` (terminated with rollback), `doomed` (it ends by an error), `parts` (it
-            continues as new), `mistakes` (there are many with an author's mistake).
+            continues as new), `mistakes` (there are many with an author's mistake), `family` (there
+            are many with children), `fork` (which are restarted from a step).
         modes: of steps: half of them have one of these.
     """
 

@@ -25,6 +25,7 @@ from toque.runtime.payload_codec import Seal
 
 from .sabotage_code import CODE_BUGS
 from .sabotage_control import CONTROL_BUGS
+from .sabotage_kin import KIN_BUGS
 from .sabotage_moving import MOVING_BUGS
 
 Bug = tuple[Any, str, Callable[..., Any]]
@@ -221,6 +222,7 @@ BUGS: dict[str, tuple[Callable[[], Bug], ...]] = {
     "request_forgotten": (_request_forgotten,),
     **CODE_BUGS,
     **CONTROL_BUGS,
+    **KIN_BUGS,
     **MOVING_BUGS,
 }
 

@@ -28,6 +28,7 @@ from toque.testkit.trace import LINES_KEPT
 from .build import ASKED, build_front_end, build_owner
 from .clocks import MachineClock
 from .disk import Disk
+from .kin import Kin
 from .mischief import Mischief
 from .parts import Layout, Sabotage
 from .promises import Bodies, Claims, PromiseBroken, Promises
@@ -99,6 +100,7 @@ class World(Mischief):
         self.ids: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.claims = Claims(self.promises, self.bodies)
         self.disk = Disk(self.folder, self.promises, layout.limit)
+        self.kin = Kin(self)
         self._called_s: dict[str, tuple[float, Owner]] = {}
         self._calls_s: dict[tuple[str, str], deque[float]] = {}
         self.impatience = 0.0
@@ -183,7 +185,11 @@ class World(Mischief):
             unwritten = [
                 engine.ctx.ref.key
                 for engine in engines
-                if engine._is_changed or engine._starts or engine._rows._gathered
+                if engine._is_changed
+                or engine._starts
+                or engine._births
+                or engine._rows._gathered
+                or engine._rows._letters
             ]
             self.promises.hold("what an event changes is written", not unwritten, *unwritten)
 

@@ -47,7 +47,23 @@ async def plain(event: toque.WorkflowEvent[Order], step: toque.WorkflowStep) -> 
     assert_type(untyped, toque.ReceivedEvent[Any])
     typed = await step.wait_for_event("order", "order", payload_type=Order)
     assert_type(typed.payload, Order)
+
+    child = await step.start_child("child", Counting, Order(1))
+    assert_type(child, toque.Child[int])
+    assert_type(await child.result(), int)
+    assert_type(await step.run_child("child", Counting), int)
+    assert_type(await step.run_child("child", named), None)
+    assert_type(await step.join("all", [child]), list[int])
+    assert_type(await step.join("first", [child], mode="first"), int)
+    assert_type(await step.run_child("child", "by-name", id="c", on_parent_end="abandon"), Any)
     return 1
+
+
+class Counting(toque.WorkflowEntrypoint):
+    """A child."""
+
+    async def run(self, event: toque.WorkflowEvent[Order], step: toque.WorkflowStep) -> int:
+        return 1
 
 
 @toque.workflow(name="named")
