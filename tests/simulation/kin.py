@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 FAMILY = "family"
 """The workflow's name."""
 ENDLESS = ("idle", "hasty", "quick", "killed")
+RACES = ("hasty", "quick")
+"""Whose outcome hangs on who is first."""
 LEFT = "left-"
 """In ids of children that are abandoned."""
 JOINS = ("all", "first")
@@ -92,7 +94,8 @@ class Kin:
         """See `KinHooks`."""
         hold = self._world.promises.hold
         known = self._heard.setdefault((run, life, name), told)
-        hold(_STAYS, known == told, f"{run} {name} in {life}: {known}, then {told}")
+        if not name.startswith(RACES):  # `run` is told before the commit: a crash may decide anew
+            hold(_STAYS, known == told, f"{run} {name} in {life}: {known}, then {told}")
         status, tokens = told
         if status not in FINAL:
             return
