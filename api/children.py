@@ -7,6 +7,9 @@ deadline. So a shard whose workflows start children costs the account what one m
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
 from ..engines.child_calls import ChildrenPort
 from ..engines.journal import ChildCall
 from ..engines.views import Parent
@@ -15,7 +18,9 @@ from ..runtime.entropy import Entropy
 from ..runtime.errors import RuntimeClosed, ShardUnavailable
 from ..runtime.ids import Placement, engine_key
 from ..runtime.rpc import Router
-from .service import ControlPlane
+
+if TYPE_CHECKING:
+    from .service import ControlPlane
 
 SOURCE = "binding"
 """What made a child, as lists show it: code of the account's, and no call from outside."""
@@ -41,7 +46,9 @@ class ShardChildren(ChildrenPort):
         if self._plane is None:
             if self._is_closed:
                 raise ShardUnavailable("the shard is closed.")
-            self._plane = ControlPlane(*self._made_of)
+            # imported now: a shard is open the sooner without it
+            control_plane = import_module(".service", __package__).ControlPlane
+            self._plane = cast("ControlPlane", control_plane(*self._made_of))
         try:
             view = await self._plane.create_instance(
                 account,

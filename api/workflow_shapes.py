@@ -1,4 +1,7 @@
-"""Workflows as the API shows them; see `shapes`."""
+"""Workflows as the API shows them.
+
+The envelope around them, and how times are written: see `shapes`.
+"""
 
 from __future__ import annotations
 

@@ -22,12 +22,15 @@ from ..runtime.limits import (
     ERROR_DATA_BYTES_MAX,
     ERROR_MESSAGE_CHARS_MAX,
     ERROR_NAME_CHARS_MAX,
+    ERROR_PLACE_CHARS_MAX,
+    ERROR_PLACES_MAX,
 )
 from .raised_at import places_of
 
 FAILED, NON_RETRYABLE, TIMED_OUT, EVENT_TIMED_OUT, INTERRUPTED = range(5)
 OUT_OF_TIME, MISMATCHED, NO_DELAY = range(5, 8)
 CHILD_FAILED, NOT_STARTED, ID_TAKEN, NO_WORKFLOW, TOO_MANY_CHILDREN = range(8, 13)
+EMPTY, STARVED = range(13, 15)
 
 
 class RecordedError(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -239,6 +242,7 @@ class JoinEmpty(StepFailed):
 
     code = "join.empty"
     number = 10365
+    kind = EMPTY
 
 
 class JoinStarved(StepFailed):
@@ -249,6 +253,7 @@ class JoinStarved(StepFailed):
 
     code = "join.starved"
     number = 10366
+    kind = STARVED
 
 
 class ResultMismatch(AuthorError):
@@ -330,6 +335,8 @@ _BY_KIND: dict[int, type[StepFailed]] = {
     ID_TAKEN: ChildIdTaken,
     NO_WORKFLOW: ChildWorkflowNotFound,
     TOO_MANY_CHILDREN: TooManyChildren,
+    EMPTY: JoinEmpty,
+    STARVED: JoinStarved,
 }
 _UNRAISABLE_IN_COROUTINES = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
@@ -355,16 +362,16 @@ def record_of(error: BaseException) -> RecordedError:
     else:
         kind = FAILED if is_retryable(error) else NON_RETRYABLE
     data = _data_of(error) if is_a(error, ToqueError) else b""
-    at = places_of(error, _at_of(error))
-    return RecordedError(kind, _name_of(error), _message_of(error), data, at)
+    _, at = called(places_of, error, _at_of(error))
+    return RecordedError(kind, _name_of(error), _message_of(error), data, at or ())
 
 
 def _at_of(error: BaseException) -> tuple[str, ...]:
     """Where the step failed whose error this is: `run` has raised it once more."""
-    if type(error).__init__ is not StepFailed.__init__:
+    at = attribute(error, "at") if is_a(error, StepFailed) else ()
+    if type(at) is not tuple or not all(type(line) is str for line in at):
         return ()  # a class of an author's, who may set what he likes
-    at: tuple[str, ...] = error.__dict__.get("at", ())
-    return at
+    return tuple(bounded(line, ERROR_PLACE_CHARS_MAX) for line in at[-ERROR_PLACES_MAX:])
 
 
 def _name_of(error: BaseException) -> str:

@@ -96,8 +96,8 @@ async def test_what_clients_are_shown_of_parents_and_children(tmp_path: Path) ->
         async for event in keeper.events(types=["child_wait_started"]):
             assert event.step_name == "leaf-1"
             break
-        while (await keeper.status()).status != "waiting":
-            await asyncio.sleep(0.01)
+        async for _ in keeper.events(types=["workflow_waiting"]):
+            break
         (reason,) = (await keeper.why()).reasons
         assert (reason.kind, reason.due) == ("child", None)
         assert reason.child is not None

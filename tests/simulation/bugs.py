@@ -95,7 +95,9 @@ CASES: dict[str, Case] = {
         "an event that is there is taken",
     ),
     "event_outside_commit": _case(
-        on("crash", gap_s=0.6, down_s=2.0), "events arrive once and in order"
+        on("crash", gap_s=0.6, down_s=2.0),
+        "events arrive once and in order",
+        "a program ends as it must",
     ),
     "no_shield": _case(
         on(often=("cancel",)),
