@@ -101,7 +101,7 @@ class World(Mischief):
         self.claims = Claims(self.promises, self.bodies)
         self.disk = Disk(self.folder, self.promises, layout.limit)
         self.kin = Kin(self)
-        self._called_s: dict[str, tuple[float, Owner]] = {}
+        self._called_s: dict[str, tuple[float, Owner, CycleRequest]] = {}
         self._calls_s: dict[tuple[str, str], deque[float]] = {}
         self.impatience = 0.0
         self.stirred = 0
@@ -144,9 +144,11 @@ class World(Mischief):
             return  # a zombie may call beside its successor
         now_s = self.loop.time()
         self._keeps_below_c(owner, request.souschef.split("/", 1)[0], now_s)
-        last_s, last_owner = self._called_s.get(request.souschef, (None, owner))
-        self._called_s[request.souschef] = (now_s, owner)
-        if last_s is not None and not last_owner.fenced:  # one that was followed at once
+        last_s, last_owner, last = self._called_s.get(request.souschef, (None, owner, request))
+        self._called_s[request.souschef] = (now_s, owner, request)
+        # One that has given its lease back and was activated anew does not know of that call.
+        is_new = last.leaving and request.seq != last.seq + 1
+        if last_s is not None and not last_owner.fenced and not is_new:  # or followed at once
             self.promises.hold(
                 "one Gatekeeper call per SousChef and period",
                 now_s - last_s > limits.CYCLE_PERIOD_MS / 1000 - 0.002,
