@@ -145,7 +145,7 @@ class Claiming(Attempts):
         if is_new:
             record.config = body.config
             if body.config.deadline_ms:
-                record.deadline_ms = self.loop.now_ms + body.config.deadline_ms
+                record.deadline_ms = self._begins_ms + body.config.deadline_ms
         self._begin_or_go_on(claim, is_new=is_new)
         if record.deadline_ms and not record.is_over:
             self._due.put(record.deadline_ms, Deadline(claim))
@@ -157,7 +157,7 @@ class Claiming(Attempts):
         if is_new and not self.holding:
             self._open_attempt(claim)
         elif is_new:
-            record.due_ms = self.loop.now_ms
+            record.due_ms = self._begins_ms
             self._due.put(record.due_ms, claim)
         elif record.state == RUNNING:
             self._cut_off.append(claim)
@@ -196,7 +196,7 @@ class Claiming(Attempts):
         claim, is_new = self._claim(SLEEP, name)
         record = claim.record
         if is_new:
-            now_ms = self.loop.now_ms
+            now_ms = self._begins_ms
             record.is_instant = until_ms is not None
             record.due_ms = max(1, until_ms) if until_ms is not None else now_ms + (for_ms or 0)
         if record.state == PENDING:
@@ -216,7 +216,7 @@ class Claiming(Attempts):
         record = claim.record
         if is_new:
             record.event_type = event_type
-            record.due_ms = self.loop.now_ms + timeout_ms
+            record.due_ms = self._begins_ms + timeout_ms
         if record.state == PENDING:
             self._due.put(record.due_ms, claim)
             self._inbox.wait(claim)
@@ -262,6 +262,12 @@ class Claiming(Attempts):
 
     # --- inside -----------------------------------------------------------------------------
 
+    @property
+    def _begins_ms(self) -> int:
+        """When what is new begins: now, though after a restart from a step `run` comes to it in a
+        replay, whose loop stands at an outcome of long ago."""
+        return max(self.loop.now_ms, self.now_ms)
+
     def _claim(self, kind: str, name: str) -> tuple[Claim, bool]:
         loop = self.loop
         task = asyncio.current_task(loop)
@@ -281,7 +287,7 @@ class Claiming(Attempts):
         record = self.journal.by_ident.get(ident)
         is_new = record is None
         if record is None:
-            record = self.journal.new(kind, ident, name, loop.now_ms)
+            record = self.journal.new(kind, ident, name, self._begins_ms)
             if self._queue:
                 self._diverged(f"run() came to the new {shown(record)}", reversed(self._queue))
             if (

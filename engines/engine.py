@@ -46,6 +46,7 @@ from .journal import (
     STEPS,
     TOMBSTONES,
     Instance,
+    Pause,
     Record,
 )
 from .keeping import whole
@@ -271,6 +272,10 @@ class Engine(ParentInstance):
         instance.modified_ms = max(now_ms, instance.modified_ms)
         self._is_changed = True
         is_first = instance.started_ms is None
+        if instance.forked and instance.pauses:  # what lies behind is no time that `run` has had
+            last = instance.pauses[-1]
+            length_ms = max(0, now_ms - last.from_ms)
+            instance.pauses = (*instance.pauses[:-1], Pause(last.order, last.from_ms, length_ms))
         self._rows.note_status(instance, now_ms)
         if is_first:
             instance.started_ms = now_ms

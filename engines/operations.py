@@ -279,7 +279,8 @@ class InstanceOperations(DeletableInstance):
             first = target.ordinal
             instance.forked = True
             instance.lineage_run = instance.lineage_run or instance.run_id
-            instance.pauses = tuple(p for p in instance.pauses if p.order < target.after)
+            kept = (pause for pause in instance.pauses if pause.order < target.after)
+            instance.pauses = (*kept, Pause(target.after, target.started_ms, 0))  # see `grant`
             self._fork(instance, target)
             self._rows.drop_payload("output")
         instance.ended_ms = None

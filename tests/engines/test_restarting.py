@@ -361,3 +361,50 @@ async def test_a_new_run_is_later_than_the_old_one_though_the_clock_is_set_back(
         new = [r.since_ms for r in rig.reports if r.run_id != first.run_id]
         assert max(old) < min(new)
         assert new == sorted(new)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("queues_s", [0, 5_000])
+@pytest.mark.parametrize("what", ["sleep", "wait", "time-out", "deadline"])
+async def test_time_that_passed_before_a_restart_from_a_step_is_none_that_it_has_had(
+    tmp_path: Path, what: str, queues_s: int, crash: bool
+) -> None:
+    async def hangs() -> None:
+        await asyncio.sleep(100_000)
+
+    async def long(step: Step) -> Any:
+        if what == "sleep":
+            return await step.sleep("long", 60)
+        if what == "wait":
+            return await step.wait_for_event("long", "never", timeout=60)
+        if what == "deadline":
+            return await step.do("long", hangs, {"deadline": 60})
+        async with asyncio.timeout(60):
+            return await step.do("long", hangs)
+
+    @workflow(name="w")
+    async def run(event: Event, step: Step) -> Any:
+        await step.do("a", lambda: 1)
+        try:
+            await long(step)
+        except TimeoutError:
+            pass
+        return await step.do("b", lambda: 2)
+
+    kind = {"sleep": "sleep", "wait": "waitForEvent"}.get(what, "do")
+    async with rigged(tmp_path) as rig:
+        await rig.create(run)
+        await rig.ended()
+        await rig.pass_time(10_000)
+        rig.auto = not queues_s
+        await rig.do("restart", "", "long", 1, kind)
+        if queues_s:
+            await rig.pass_time(queues_s)
+            rig.auto = True
+            rig.grant(rig.reports[-1])
+        began = rig.loop.time()
+        if crash:
+            await rig.pass_time(20)
+            rig.restart()
+        assert (await rig.ended()).status == "complete"
+        assert 60 <= rig.loop.time() - began < 70
