@@ -35,6 +35,7 @@ from ..runtime.tables import Query, Table
 from .failures import EventsBufferFull, StepNotFound
 from .journal import (
     BLOBS,
+    CHILD_END,
     CHILDREN,
     EVENTS,
     FORMAT_VERSION,
@@ -241,10 +242,13 @@ class Engine(ParentInstance):
                 f"instance {self._id()!r} is {instance.status} and takes no events."
             )
         if instance.events_buffered >= limits.EVENTS_BUFFERED_MAX:
-            raise EventsBufferFull(
-                f"instance {self._id()!r} has {instance.events_buffered} events that it has not "
-                "waited for yet; no more are taken."
-            )
+            ends = (kind.startswith(CHILD_END) for _, kind, _ in self._rows.events())
+            sent = instance.events_buffered - sum(ends)  # its children's ends nobody sent
+            if sent >= limits.EVENTS_BUFFERED_MAX:
+                raise EventsBufferFull(
+                    f"instance {self._id()!r} has {sent} events that it has not waited for yet; "
+                    "no more are taken."
+                )
         now_ms = self.ctx.clock.now_ms()
         self._keep_answer(request_id, now_ms, content)
         self._take_in(event_type, payload, now_ms)

@@ -17,7 +17,7 @@ from ..runtime.limits import TESTKIT_BOUNDARIES_MAX, TESTKIT_STORY_LINES_SHOWN
 from .errors import OutcomeDiffers
 from .handles import SimInstance
 from .simulation import Simulation
-from .verdict import Boundary, Outcome, Survival, differences, end_of, ran_more
+from .verdict import Boundary, Outcome, Survival, differences, ends_of, ran_more
 
 Script = Callable[[Simulation, SimInstance], Any]
 Prepare = Callable[[Simulation], object]
@@ -71,10 +71,9 @@ def _played(
         instance.wait()
     else:
         value = script(sim, instance)
-        sim.settle()
+    sim.settle()
     last = sim.commits
-    ends = {name: end_of(status) for name, status in sim.ends().items()}
-    return Outcome(ends, value), first, last, sim.counts()
+    return Outcome(ends_of(sim.ends()), value), first, last, sim.counts()
 
 
 def _crashed(

@@ -143,15 +143,18 @@ class Simulation:
     def settle(self, within: Duration | None = None) -> None:
         """Let time pass until every instance rests: it has ended, waits, or is paused.
 
+        What one has told another, as a child does at its end, has been taken then.
+
         Raises:
             WaitsForever: one still ran, or was queued, after `within` (None: two years).
         """
-        statuses = self._world.statuses
+        world = self._world
         is_late = not self._driver.wait(
-            lambda: _RESTS.issuperset(self._world.statuses.values()), _seconds(within)
+            lambda: _RESTS.issuperset(world.statuses.values()) and not world.has_letters(),
+            _seconds(within),
         )
         if is_late:
-            busy = [key for key, status in statuses.items() if status not in _RESTS]
+            busy = [key for key, status in world.statuses.items() if status not in _RESTS]
             self._raise_late(f"{len(busy)} instances did not come to rest", within)
 
     def until(self, is_so: Callable[[], object], within: Duration | None = None) -> None:
@@ -314,6 +317,11 @@ class Simulation:
             kept: it is made, and nobody hears of it; else it is lost.
             down: after how much virtual time the shard comes back.
         """
+        if type(number) is not int or number <= self.commits:
+            raise InvalidArgument(
+                f"the commit to crash at is {shown(number)}, and {self.commits} are made; it must "
+                "be a later one. Right: sim.crash_at_commit(sim.commits + 1, kept=True)."
+            )
         self._world.crash_at_commit = number, kept, duration_ms(down, "down") / 1000
 
     def story(self, last: int | None = None) -> str:

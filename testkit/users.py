@@ -163,6 +163,11 @@ class UsersWorld(SimWorld):
             found += [] if due_ms is None else [(due_ms - self._start_ms) / 1000]
         return min(found)
 
+    def has_letters(self) -> bool:
+        """Whether an instance has told another one what that has not taken."""
+        owners = [self.sites[name].owner for name in self.placement.data_names()]
+        return any(one is None or one.opened.host.outbox.waiting for one in owners)
+
     # --- what happens -----------------------------------------------------------------------
 
     def next_fate(self, site: Site) -> tuple[str, float] | None:

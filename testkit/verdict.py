@@ -5,15 +5,18 @@ Pure: what `everywhere` asks after each run.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..api.client_values import InstanceStatus
+from ..runtime.codec import decode_json, encode_json
 from ..runtime.guarded import shown
 
 _SHOWN_CHARS = 300
+_MADE_ID = re.compile(r"\b[0-9a-f]{16}\b")  # as `child_calls.child_id` makes it
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,32 @@ def end_of(status: InstanceStatus) -> tuple[str, Any, str]:
     """What counts of an instance's end."""
     error = "" if status.error is None else f"{status.error.name}: {status.error.message}"
     return status.status, status.output, error
+
+
+def ends_of(found: Mapping[str, InstanceStatus]) -> dict[str, tuple[str, Any, str]]:
+    """The ends of all, by `workflow/id`.
+
+    A child that was given no id has one that follows from its parent's run, which is another one in
+    each run of the script: so it is known by the step that started it.
+    """
+    made = {
+        step.child["id"].rpartition("/")[2]: step.name
+        for status in found.values()
+        for step in status.steps
+        if step.child is not None and step.type == "startChild"
+    }
+    steps = {id: name for id, name in made.items() if _MADE_ID.fullmatch(id)}
+
+    def steady(text: str) -> str:
+        return _MADE_ID.sub(lambda id: steps.get(id[0], id[0]), text) if steps else text
+
+    ends = {}
+    for name, status in found.items():
+        how, output, error = end_of(status)
+        if steps:
+            output = decode_json(steady(encode_json(output).decode()).encode())
+        ends[steady(name)] = how, output, steady(error)
+    return ends
 
 
 def differences(usual: Outcome, other: Outcome) -> list[str]:

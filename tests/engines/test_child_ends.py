@@ -13,13 +13,11 @@ from tests.engines.family import PREFIX, Index, child_that, children, parent
 from tests.engines.flows import Event, Step
 from tests.engines.rig import KEY, Rig, on_virtual_time, rigged, view_of
 from toque.engines.engine import Engine
-from toque.engines.failures import (
-    ChildFailed,
-)
+from toque.engines.failures import ChildFailed, EventsBufferFull
 from toque.engines.journal import CHILDREN
 from toque.engines.workflow import workflow
 from toque.runtime import limits
-from toque.runtime.codec import decode_json
+from toque.runtime.codec import decode_json, encode_json
 from toque.runtime.ids import EntityRef
 
 pytestmark = pytest.mark.loop(factory=on_virtual_time)
@@ -383,3 +381,26 @@ async def test_a_store_from_before_there_were_children_opens_and_its_instances_h
         rig.restart("kept")
         await rig.call("send_event", "go", b"1", "e")
         assert decode_json((await rig.ended()).output or b"") == 1
+
+
+async def test_ends_that_nobody_waits_for_leave_room_for_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(event: Event, step: Step) -> Any:
+        for _ in range(3):
+            await step.start_child("index", Index, on_parent_end="abandon")
+        return (await step.wait_for_event("go", "go")).payload
+
+    monkeypatch.setattr(limits, "EVENTS_BUFFERED_MAX", 2)
+    async with rigged(tmp_path) as rig:
+        rig.define(Index)
+        await rig.create(parent(run))
+        await rig.status("waiting")
+        for key in children(rig):
+            await rig.status("complete", key)
+        await rig.pass_time(5)
+        assert len(rig.rows("events")) == 3
+        for _ in range(2):
+            await rig.call("send_event", "early", encode_json(1), "")
+        with pytest.raises(EventsBufferFull, match="has 2 events"):
+            await rig.call("send_event", "early", encode_json(1), "")
