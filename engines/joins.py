@@ -236,6 +236,16 @@ def _checked(
             )
     if len({id(handle) for handle in handles}) < len(handles):
         raise InvalidArgument(f"join {name!r} was given a child twice; it counts once.")
+    if merge != OVERWRITE and mode != MERGE:
+        raise InvalidArgument(
+            f"join {name!r} was given merge={merge!r} with mode={mode!r}, which merges nothing. "
+            f"Right: mode='merge', merge={merge!r}."
+        )
+    if merge == NAMED_MAP and len({handle.id for handle in handles}) < len(handles):
+        raise InvalidArgument(
+            f"join {name!r} maps ids to results, and children of several workflows have the same "
+            "id: one result would hide another. Right: merge='array', or other ids."
+        )
     if len(handles) > CHILDREN_PER_INSTANCE_MAX:
         raise InvalidArgument(
             f"join {name!r} was given {len(handles)} children; {CHILDREN_PER_INSTANCE_MAX} may be "

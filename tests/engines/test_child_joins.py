@@ -141,6 +141,8 @@ async def test_a_join_that_can_not_be_fulfilled_says_so(tmp_path: Path) -> None:
         {"mode": "some"},
         {"losers": "kill"},
         {"merge": "sum"},
+        {"merge": "array"},
+        {"merge": "named_map", "mode": "first"},
         {"max_failures": -1},
         {"max_failures": True},
         {"children": 3},

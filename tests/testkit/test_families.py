@@ -67,3 +67,19 @@ def test_a_crash_at_a_commit_that_is_made_is_refused(toque_sim: SimFactory, wron
         sim.crash_at_commit(sim.commits + 1, kept=True)
         assert sim.create(Kid).result() == 2
         assert "CRASH" in sim.story()
+
+
+class Twin(Kid):
+    """Another workflow: ids are a workflow's own."""
+
+
+def test_a_map_by_id_hides_no_child_of_another_workflow(toque_sim: SimFactory) -> None:
+    class Maps(WorkflowEntrypoint):
+        async def run(self, event: Any, step: Any) -> Any:
+            kids = [await step.start_child("kid", each, id="same") for each in (Kid, Twin)]
+            return await step.join("mapped", kids, mode="merge", merge="named_map")
+
+    with toque_sim([Maps, Kid, Twin]) as sim:
+        error = sim.create(Maps).wait().error
+        assert error is not None
+        assert "hide another" in error.message
