@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 
-from ..runtime.errors import EntityReset, InvalidTransition, ToqueError
+from ..runtime.errors import CallerError, EntityReset, InvalidTransition, ToqueError
 from ..runtime.ids import EntityRef, split_engine_key
 from ..runtime.outbox import REPEATABLE
+from ..runtime.payload_codec import CodecFailed
 from .agenda import is_awaited
 from .child_calls import ABANDON_IT, TERMINATE_IT, is_made, not_started, started, too_many
 from .failures import FAILED, RecordedError
@@ -156,19 +157,28 @@ class ParentInstance(InstanceOperations):
             self._leave()
         return REPEATABLE
 
-    @whole
     def child_ended(self, call: str, end: bytes) -> str:
         """A child has ended; the wait for it is there, or will come."""
-        instance = self._instance
-        if instance is None:
+        if self._instance is None:
             self._leave()
-        elif (child := self._rows.child(call)) is not None and not child.has_ended:
+            return REPEATABLE
+        try:
+            payload = self._rows.seal.open(end)
+        except CallerError as unknown:  # other shards may know its codec earlier: tell it again,
+            raise CodecFailed(unknown.message, unknown.data) from None  # refused it were lost
+        return self.take_child_end(call, payload)
+
+    @whole
+    def take_child_end(self, call: str, payload: bytes) -> str:
+        """As `child_ended`, of an end in the clear."""
+        child = self._rows.child(call)
+        if child is not None and not child.has_ended:
             if child.is_made:
-                self._drop_child(instance, call)
+                self._drop_child(self._existing(), call)
             else:
                 child.has_ended = True
                 self._rows.put_child(call, child)
-            self._take_in(CHILD_END + call, self._rows.seal.open(end), self.ctx.clock.now_ms())
+            self._take_in(CHILD_END + call, payload, self.ctx.clock.now_ms())
             self._flush()
         return REPEATABLE
 

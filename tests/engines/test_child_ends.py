@@ -19,6 +19,7 @@ from toque.engines.workflow import workflow
 from toque.runtime import limits
 from toque.runtime.codec import decode_json, encode_json
 from toque.runtime.ids import EntityRef
+from toque.runtime.payload_codec import missing
 
 pytestmark = pytest.mark.loop(factory=on_virtual_time)
 
@@ -404,3 +405,33 @@ async def test_ends_that_nobody_waits_for_leave_room_for_events(
             await rig.call("send_event", "early", encode_json(1), "")
         with pytest.raises(EventsBufferFull, match="has 2 events"):
             await rig.call("send_event", "early", encode_json(1), "")
+
+
+async def test_an_end_that_can_not_be_read_yet_is_told_again(tmp_path: Path) -> None:
+    async def run(event: Event, step: Step) -> Any:
+        return (await step.run_child("index", Index, {"nap": 5})).number
+
+    class Unread:
+        """A shard that does not know the codec of the child's shard, once."""
+
+        writes = False
+        refusals = 0
+
+        def __init__(self, seal: Any) -> None:
+            self.close, self._open = seal.close, seal.open
+
+        def open(self, kept: bytes) -> bytes:
+            if not self.refusals:
+                self.refusals += 1
+                raise missing("acc", "new-key")
+            return bytes(self._open(kept))
+
+    async with rigged(tmp_path) as rig:
+        rig.define(Index)
+        await rig.create(parent(run))
+        await rig.status("waiting")
+        rows = rig.host.local(EntityRef("Engine", KEY))._rows
+        rows.seal = seal = Unread(rows.seal)
+        await rig.pass_time(20)
+        view = await rig.view()
+        assert (view.status, view.output, seal.refusals) == ("complete", b"1", 1)
