@@ -216,7 +216,7 @@ def _step_row(step: StepStatus, clock: Callable[[str], str]) -> tuple[str, ...]:
     elif step.error is not None:
         state = "errored"
     else:
-        state = "complete" if step.finished else "waiting"
+        state = "complete" if step.finished or step.success else "waiting"
     failed = step.error
     if failed is None and step.success is None and step.attempts:
         failed = step.attempts[-1].error

@@ -119,6 +119,19 @@ def test_a_rollback_shows_how_it_stands_as_a_step_does(capsys: pytest.CaptureFix
     assert shown == [["complete", "2"], ["errored", "2"], ["running", "2"]]
 
 
+def test_a_child_that_has_ended_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = [
+        StepStatus(kind, f"leaf-{n}", "then", success=success)
+        for n, (kind, success) in enumerate(
+            [("startChild", True), ("startChild", None), ("child", True), ("child", None)]
+        )
+    ]
+    print_instance("orders", InstanceStatus("one", "running", steps=steps))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = [line[2] for line in lines if line[:1] and line[0].startswith("leaf")]
+    assert shown == ["complete", "waiting", "complete", "waiting"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
