@@ -408,6 +408,7 @@ SHARDS_MAX = 64
 
 # the test kit
 TESTKIT_WAIT_MAX_MS = 730 * DAY_MS  # virtual time that a test waits for an end, if it does not say
+TESTKIT_COMMITS_MAX = 20_000  # commits that a test waits for an end, if it does not say
 TESTKIT_TURNS_MAX = 50_000  # turns of the loop while no virtual time passes
 TESTKIT_STORY_LINES_MAX = 2_000  # the newest lines of what happened
 TESTKIT_STORY_LINES_SHOWN = 40  # of them with a failure

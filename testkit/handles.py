@@ -127,7 +127,7 @@ class SimInstance:
         """Let time pass until it has ended, however it ends.
 
         Args:
-            within: virtual time that may pass; None: two years.
+            within: virtual time that may pass; None: two years, or 20,000 commits.
 
         Raises:
             WaitsForever: it had not ended then; the text says what it waits for.

@@ -12,6 +12,7 @@ real time are left out. A simulation is blocking and belongs to one thread.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import shutil
 import tempfile
@@ -39,6 +40,7 @@ from ..runtime.ids import EntityRef, engine_key
 from ..runtime.limits import (
     TESTKIT_MEMORY_FREE_BYTES,
     TESTKIT_STORY_LINES_SHOWN,
+    TESTKIT_COMMITS_MAX,
     TESTKIT_WAIT_MAX_MS,
 )
 from .bodies import UNSAID, Execution, Mock
@@ -146,12 +148,13 @@ class Simulation:
         What one has told another, as a child does at its end, has been taken then.
 
         Raises:
-            WaitsForever: one still ran, or was queued, after `within` (None: two years).
+            WaitsForever: one still ran, or was queued, after `within` (None: two years, or 20,000
+                commits).
         """
         world = self._world
-        is_late = not self._driver.wait(
+        is_late = not self._wait(
             lambda: _RESTS.issuperset(world.statuses.values()) and not world.has_letters(),
-            _seconds(within),
+            within,
         )
         if is_late:
             busy = [key for key, status in world.statuses.items() if status not in _RESTS]
@@ -161,12 +164,14 @@ class Simulation:
         """Let time pass until `is_so()`, which is asked after each commit; it may use handles.
 
         Raises:
-            WaitsForever: it was not so after `within` (None: two years).
+            WaitsForever: it was not so after `within` (None: two years, or 20,000
+                commits).
         """
         until_s = self._world.loop.time() + _seconds(within)
+        is_tired = self._tires(within)
         while not is_so():
             left_s = until_s - self._world.loop.time()
-            if left_s <= 0:
+            if left_s <= 0 or is_tired():
                 self._raise_late("what the test waits for did not come", within)
             self._driver.wait(partial(self._has_committed, self._world.commits), left_s)
 
@@ -178,9 +183,7 @@ class Simulation:
         key = engine_key(DEFAULT_ACCOUNT, self._uuid(instance.workflow), instance.id)
         if key not in self._world.statuses:
             instance.status()  # which says that there is none
-        if not self._driver.wait(
-            lambda: self._world.statuses.get(key) in FINISHED, _seconds(within)
-        ):
+        if not self._wait(lambda: self._world.statuses.get(key) in FINISHED, within):
             self._raise_late(f"{instance.workflow} {instance.id!r} has not ended", within)
 
     # --- instances --------------------------------------------------------------------------
@@ -347,16 +350,30 @@ class Simulation:
     def _uuid(self, workflow: str) -> str:
         return self._uuids[workflow]
 
+    def _wait(self, is_so: Callable[[], bool], within: Duration | None) -> bool:
+        is_tired = self._tires(within)
+        self._driver.wait(lambda: is_so() or is_tired(), _seconds(within))
+        return is_so()
+
+    def _tires(self, within: Duration | None) -> Callable[[], bool]:
+        """Whether so much has happened since that waiting on takes hours: beside an instance that
+        wakes every ten seconds two years are millions of commits."""
+        world = self._world
+        most = math.inf if within is not None else world.commits + TESTKIT_COMMITS_MAX
+        return lambda: world.commits > most
+
     def _raise_late(self, what: str, within: Duration | None) -> None:
         """Say what everybody waits for."""
         waiting = []
         for one in self.instances():
             if not one.status().finished:
                 waiting += [f"{one.workflow} {line}" for line in waiting_lines(one.why())]
-        most = "two years" if within is None else f"{_seconds(within):g} s"
+        most = f"{_seconds(within):g} s of virtual time"
+        if within is None:
+            most = f"two years of virtual time, or {TESTKIT_COMMITS_MAX:,} commits"
         told = "\n  ".join(waiting) or "no instance is under way"
         raise WaitsForever(
-            f"{what} after {most} of virtual time. Now, at {self.now:%Y-%m-%d %H:%M:%S}:\n  {told}"
+            f"{what} after {most}. Now, at {self.now:%Y-%m-%d %H:%M:%S}:\n  {told}"
             f"\nWhat happened last:\n{self.story(TESTKIT_STORY_LINES_SHOWN)}"
         )
 

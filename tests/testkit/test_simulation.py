@@ -96,6 +96,29 @@ def test_an_event_that_does_not_come_is_a_time_out(toque_sim: SimFactory) -> Non
         order.result()
 
 
+@pytest.mark.parametrize("how", ["wait", "until"])
+def test_a_wait_beside_one_that_never_rests_does_not_take_hours(
+    toque_sim: SimFactory, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @workflow
+    async def restless(event: Any, step: Any) -> None:
+        while True:
+            await step.do("look", lambda: asyncio.sleep(5))
+            await step.sleep("nap", 5)
+
+    monkeypatch.setattr("toque.testkit.simulation.TESTKIT_COMMITS_MAX", 50)
+    sim = toque_sim([Order, restless])
+    order = sim.create(Order, Cart(7))
+    sim.create(restless)
+    waits = {
+        "wait": order.wait,
+        "until": lambda: sim.until(lambda: "ship" in order.steps()),
+    }
+    with pytest.raises(WaitsForever, match="or 50 commits"):
+        waits[how]()
+    assert (sim.now - toque_sim(Order).now).total_seconds() < 3_600
+
+
 def test_until_asks_after_each_commit(toque_sim: SimFactory) -> None:
     sim = toque_sim(Order)
     order = sim.create(Order, Cart(7))
