@@ -25,6 +25,9 @@ class Whose(NamedTuple):
     instance: str = ""
     run: str = ""
 
+    def __str__(self) -> str:
+        return f"instance {self.instance}, run {self.run}"
+
 
 def is_replay() -> bool:
     """Whether the caller is `run` (or a task of it) and only repeats what it did before."""

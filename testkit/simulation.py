@@ -38,9 +38,9 @@ from ..runtime.errors import InstanceNotFound, InvalidArgument
 from ..runtime.guarded import shown
 from ..runtime.ids import EntityRef, engine_key
 from ..runtime.limits import (
+    TESTKIT_COMMITS_MAX,
     TESTKIT_MEMORY_FREE_BYTES,
     TESTKIT_STORY_LINES_SHOWN,
-    TESTKIT_COMMITS_MAX,
     TESTKIT_WAIT_MAX_MS,
 )
 from .bodies import UNSAID, Execution, Mock
