@@ -80,6 +80,11 @@ class SimFactory:
         """
         if self.seed is not None:
             raise InvalidArgument("crash_everywhere has no seeds; leave @toque_seeds out.")
+        if isinstance(workflow, (list, tuple)):
+            raise InvalidArgument(
+                "crash_everywhere makes an instance of one workflow. Right: "
+                "crash_everywhere(Trip, params, workflows=[Trip, Leg])."
+            )
         others = [workflow] if workflows is None else workflows
 
         def make() -> Simulation:

@@ -186,3 +186,8 @@ async def test_crashes_everywhere_in_an_async_test(toque_sim: SimFactory) -> Non
         two_steps, prepare=lambda sim: sim.mock_step("slow", returns="fast")
     )
     assert survival.runs > 10
+
+
+def test_several_workflows_are_named_apart(toque_sim: SimFactory) -> None:
+    with pytest.raises(InvalidArgument, match=r"workflows=\[Trip, Leg\]"):
+        toque_sim.crash_everywhere([Order, two_steps])
