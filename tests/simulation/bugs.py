@@ -155,6 +155,7 @@ CASES: dict[str, Case] = {
         on("worker", gap_s=0.8, modes=("exit",), instances=40, limit=40),
         "an acknowledged create ends",
         "a program ends as it must",
+        "a parent ends as it must",
         "an event that is there is taken",
     ),
     "grant_unwritten": _case(
