@@ -193,30 +193,25 @@ class ChildRefShape(msgspec.Struct, frozen=True):
     id: str
 
 
-class ChildStartShape(msgspec.Struct, frozen=True, tag="startChild", tag_field="type"):
+class _ChildStep(msgspec.Struct, frozen=True):
+    """What is shown of a start and of a wait alike."""
+
+    name: str
+    start: str
+    end: str | None
+    success: bool | None
+    error: ErrorShape | None
+    output: msgspec.Raw
+    child: ChildRefShape | None
+    output_bytes: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChildStartShape(_ChildStep, frozen=True, tag="startChild", tag_field="type"):
     """The start of a child; `end` is null until it is there."""
 
-    name: str
-    start: str
-    end: str | None
-    success: bool | None
-    error: ErrorShape | None
-    output: msgspec.Raw
-    child: ChildRefShape | None
-    output_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
-
-class ChildWaitShape(msgspec.Struct, frozen=True, tag="child", tag_field="type"):
+class ChildWaitShape(_ChildStep, frozen=True, tag="child", tag_field="type"):
     """A wait for a child's end; `output` is the child's, `end` is null until then."""
-
-    name: str
-    start: str
-    end: str | None
-    success: bool | None
-    error: ErrorShape | None
-    output: msgspec.Raw
-    child: ChildRefShape | None
-    output_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
 
 AnyStep = (

@@ -123,7 +123,7 @@ class Storage:
         Raises:
             Overloaded: the shard's next commit has no room for a part; call it again.
         """
-        while len(keys := self._first_keys(limits.DELETED_TOGETHER_MAX)) > 0:
+        while keys := self._first_keys(limits.DELETED_TOGETHER_MAX):
             self._ctx.write_all([(KV, key, None) for key in keys])
             if len(keys) < limits.DELETED_TOGETHER_MAX:
                 break
